@@ -1,0 +1,1 @@
+"""Reference implementation of three LLM-unlearning papers: MASC, GROM and DualOptim+."""

@@ -1,0 +1,38 @@
+"""From a file of rows to token ids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lethe.data.text import TEMPLATES, Encoded, Template, encode_pair, encode_text
+from lethe.errors import LetheError
+from lethe.files import read_jsonl
+
+
+def default_template(tokenizer: Any) -> Template:
+    """The tokenizer's own chat template where it has one, else `plain`."""
+    return TEMPLATES["chat" if getattr(tokenizer, "chat_template", None) else "plain"]
+
+
+def encode_rows(tokenizer: Any, template: Template, path: Path, max_length: int) -> list[Encoded]:
+    """Rows {question, answer} or {text} of a JSON Lines file. LetheError: no rows, neither form, an empty text."""
+    rows = read_jsonl(path)
+    if not rows:
+        raise LetheError(f"{path}: no rows")
+    return [_encode(tokenizer, template, row, max_length, f"{path} row {i}") for i, row in enumerate(rows, start=1)]
+
+
+def _encode(tokenizer: Any, template: Template, row: dict, max_length: int, where: str) -> Encoded:
+    fields = ("text",) if "text" in row else ("question", "answer")
+    for name in fields:
+        if name not in row:
+            raise LetheError(f"{where}: no field '{name}' (has: {', '.join(row)})")
+        if not isinstance(row[name], str) or not row[name].strip():
+            raise LetheError(f"{where}: '{name}' must be a text that is not empty, got {row[name]!r}")
+    try:
+        if "text" in row:
+            return encode_text(tokenizer, row["text"], max_length)
+        return encode_pair(tokenizer, template, row["question"], row["answer"], max_length)
+    except LetheError as e:
+        raise LetheError(f"{where}: {e}") from None

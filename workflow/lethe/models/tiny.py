@@ -1,0 +1,90 @@
+"""Small models that are trained from nothing: a tokenizer, and a decoder of a given architecture and size."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+
+from lethe.errors import LetheError
+
+ARCHITECTURES = ("qwen2", "llama", "mistral", "phi")
+SPECIAL_TOKENS = ["<pad>", "<|user|>", "<|assistant|>", "<|end|>"]
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message['role'] == 'assistant' %}<|assistant|>{{ message['content'] }}<|end|>"
+    "{% else %}<|user|>{{ message['content'] }}{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+MULTIPLE = 64  # the block of 4-bit quantisation; bitsandbytes on CPU is silently wrong for other last dimensions
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
+    """Byte-level BPE (any text can be encoded) with a chat template `<|user|>q<|assistant|>a<|end|>`; `<|end|>` is EOS.
+
+    A blank is put before the text of every turn, so that a word has the same token at the beginning as elsewhere.
+    """
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    backend.post_processor = processors.ByteLevel(trim_offsets=True)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=SPECIAL_TOKENS,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token="<pad>",
+        eos_token="<|end|>",
+        additional_special_tokens=["<|user|>", "<|assistant|>"],
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def build(
+    architecture: str,
+    tokenizer: Any,
+    *,
+    hidden_size: int,
+    layers: int,
+    heads: int,
+    kv_heads: int | None = None,
+    intermediate_size: int | None = None,
+    max_positions: int = 512,
+    seed: int,
+) -> PreTrainedModel:
+    """A randomly initialised decoder in float32, the same for the same seed; the global random state is left alone.
+
+    intermediate_size defaults to 4 hidden_size, kv_heads to heads. The embedding is rounded up to a multiple of 64 rows;
+    qwen2 ties it to the head (as the small Qwen2.5 models do), the others do not. LetheError: an unknown architecture,
+    or a linear layer with a dimension that is not a multiple of 64.
+    """
+    if architecture not in ARCHITECTURES:
+        raise LetheError(f"architecture must be one of {', '.join(ARCHITECTURES)}, got {architecture!r}")
+    config = AutoConfig.for_model(
+        architecture,
+        vocab_size=-(-len(tokenizer) // MULTIPLE) * MULTIPLE,
+        hidden_size=hidden_size,
+        intermediate_size=intermediate_size or 4 * hidden_size,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads or heads,
+        max_position_embeddings=max_positions,
+        tie_word_embeddings=architecture == "qwen2",
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear) and (module.in_features % MULTIPLE or module.out_features % MULTIPLE):
+            shape = f"{module.out_features} x {module.in_features}"
+            raise LetheError(f"{architecture}: {name} must have dimensions that are multiples of {MULTIPLE}, got {shape}")
+    return model
