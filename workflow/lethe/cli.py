@@ -79,6 +79,7 @@ def parser() -> argparse.ArgumentParser:
     which.add_argument("--model", metavar="DIR_OR_HUB")
     which.add_argument("--runs", type=Path, metavar="DIR", help="a folder of s{seed} runs")
     p.add_argument("--seeds", type=int, nargs="+", help="with --runs")
+    p.add_argument("--weights", metavar="PATTERN", help="with --runs: where the weights lie; default: RUNS/s{seed}/weights")
     p.add_argument("--benchmark", type=Path, required=True, metavar="DIR", help="prepared data, or a folder with forget.jsonl")
     p.add_argument("--reference", type=Path, metavar="EVAL_JSON", help="evaluation of the retrained model")
     p.add_argument("--attack", nargs="+", default=["none"], metavar="ATTACK", help="none, bnb-nf4, rtn4, ...")
@@ -96,13 +97,13 @@ def parser() -> argparse.ArgumentParser:
 
     p = command(summarise, "gather runs and evaluations into a handful of tidy files")
     p.add_argument("--scale", required=True)
-    p.add_argument("--cells", type=Path, required=True, metavar="JSON", help="the evaluations to gather")
+    p.add_argument("--study", nargs="+", required=True, help="the studies whose evaluations to gather")
+    p.add_argument("--tier", choices=["core", "full"], default="core")
     p.add_argument("--out", type=Path, required=True)
 
     p = command(fit, "power laws of scores in model size")
     p.add_argument("--summary", type=Path, required=True)
     p.add_argument("--roles", required=True, metavar="JSON")
-    p.add_argument("--study", required=True)
     p.add_argument("--out", type=Path, required=True)
 
     p = command(draw, "one table or figure of a study")
@@ -215,8 +216,9 @@ def evaluate(args: argparse.Namespace) -> None:
         if not args.seeds:
             raise LetheError("--runs needs --seeds")
         stage.evaluate_runs(
-            args.runs, args.seeds, args.attack, args.benchmark, reference=args.reference, options=options, margin=margin,
-            template=_template(args), work=args.work or args.runs.with_name(f".{args.runs.name}.work"),
+            args.weights or f"{args.runs}/s{{seed}}/weights", args.seeds, args.attack, args.benchmark,
+            f"{args.runs}/s{{seed}}/eval/{{attack}}.json", args.work or args.runs.with_name(f".{args.runs.name}.work"),
+            reference=args.reference, options=options, margin=margin, template=_template(args),
         )  # fmt: skip
     else:
         if args.out is None or len(args.attack) != 1:
@@ -239,9 +241,12 @@ def attack(args: argparse.Namespace) -> None:
 
 def summarise(args: argparse.Namespace) -> None:
     """Gather runs and evaluations into a handful of tidy files: all that tables and figures read."""
-    from lethe.analysis import summarise as stage
+    from lethe.analysis.summarise import write_summary
+    from lethe.plan import plan
 
-    stage.write_summary(args.scale, args.cells, args.out)
+    scale = config.load_scale(args.scale)
+    cells = dict.fromkeys(cell for name in args.study for cell in plan(config.load_study(name), scale, args.tier))
+    write_summary(scale, list(cells), args.out)
 
 
 def fit(args: argparse.Namespace) -> None:
@@ -253,7 +258,7 @@ def fit(args: argparse.Namespace) -> None:
 
 def draw(args: argparse.Namespace) -> None:
     """Write one table (csv, md, tex) or figure (pdf, png, csv) of a study."""
-    from lethe.paper import render
+    from lethe.paper.render import render
 
     render(args.study, args.kind, args.id, args.summary, _json(args.roles, "--roles"), args.reported, args.fits, args.out)
 

@@ -271,6 +271,7 @@ class Model(Strict):
     template: Template
     params_b: PositiveFloat = 0.001  # billions, for memory and time requests before the weights are seen
     trust_remote_code: bool = False
+    printed: str | None = None  # what the papers call this model, where it is one of theirs
 
 
 class Tiers(Strict):
@@ -285,10 +286,10 @@ class Roles(Strict):
 
 
 class Evaluation(Strict):
-    max_tokens: PositiveInt  # padded tokens in one batch
-    max_new_tokens: PositiveInt
-    max_length: PositiveInt
-    bootstrap: PositiveInt
+    max_tokens: PositiveInt = 8192  # padded tokens in one batch
+    max_new_tokens: PositiveInt = 200
+    max_length: PositiveInt = 512
+    bootstrap: PositiveInt = 1000
     dtype: Literal["float32", "bfloat16"] = "float32"
 
 
@@ -308,6 +309,8 @@ class Scale(Strict):
 
     @model_validator(mode="after")
     def _names_exist(self) -> "Scale":
+        for name, model in self.models.items():
+            _all_in(model.targets, self.corpora, f"models.{name}.targets")
         for name, benchmark in self.benchmarks.items():
             if benchmark.corpus not in self.corpora:
                 raise ValueError(f"benchmarks.{name}.corpus: no corpus '{benchmark.corpus}' (has: {', '.join(self.corpora)})")
@@ -344,6 +347,8 @@ class Config(Strict):
     scale: str
     study: str
     tier: Literal["core", "full"]
+    source: Literal["computed", "summary", "shipped"] = "computed"
+    corpus_dir: str | None = None  # replaces the folder of a scale's local corpora
 
 
 # ---------------------------------------------------------------------------------------------- reading

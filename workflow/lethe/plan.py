@@ -1,7 +1,8 @@
 """The evaluations that a study needs at a scale: its roles filled in, and the references that they imply."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from lethe import paths
 from lethe.config import Recipe, Scale, Study, resolve
 from lethe.errors import LetheError
 
@@ -30,16 +31,55 @@ def plan(study: Study, scale: Scale, tier: str) -> list[Cell]:
         for benchmark in _role(scale.roles.benchmarks, runs.benchmarks, f"studies/{study.name}: benchmarks", scale):
             for model in _role(scale.roles.models, runs.models, f"studies/{study.name}: models", scale):
                 cells[Cell(benchmark, model, "retrain", REFERENCE_SEED, "none")] = None
-                for recipe in runs.recipes:
+                for recipe in (scale.roles.recipes.get(name, name) for name in runs.recipes):
                     for seed in seeds if runs.seeds == "all" else seeds[:1]:
+                        if seed != REFERENCE_SEED and _is_given(scale, benchmark, model, recipe):
+                            continue
                         for attack in runs.attacks:
-                            cells[Cell(benchmark, model, scale.roles.recipes.get(recipe, recipe), seed, attack)] = None
+                            cells[Cell(benchmark, model, recipe, seed, attack)] = None
     return list(cells)
+
+
+def _is_given(scale: Scale, benchmark: str, model: str, recipe: str) -> bool:
+    """A released target is one model: it has no further seeds, and neither has the model before fine-tuning."""
+    return recipe == "base" or (recipe == "target" and scale.benchmarks[benchmark].corpus in scale.models[model].targets)
 
 
 def recipe_of(recipes: dict[str, dict], scale: Scale, run: str) -> Recipe:
     benchmark, model, name = run.split("/")
     return resolve(recipes, name, scale.settings, model, benchmark)
+
+
+def run_folder(scale: Scale, run: str, seed: int | str) -> str:
+    """Where a run's run.json and trace.csv lie: runs of `target` and `base` are models that others start from."""
+    benchmark, model, recipe = run.split("/")
+    if recipe == "base":
+        return paths.base(scale.name, model)
+    if recipe == "target":
+        return paths.target(scale.name, model, scale.benchmarks[benchmark].corpus, seed)
+    return paths.seed(scale.name, run, seed)
+
+
+def weights(scale: Scale, run: str, seed: int | str) -> str:
+    """The model folder of a run, in Hugging Face format."""
+    folder = run_folder(scale, run, seed)
+    return folder if run.rsplit("/", 1)[1] in ("base", "target") else f"{folder}/weights"
+
+
+def paper_roles(scale: Scale) -> dict[str, Any]:
+    """What tables and figures know of a scale: which benchmarks, models and recipes the roles of a study stand for."""
+    return {
+        "scale": scale.name,
+        "benchmarks": scale.roles.benchmarks,
+        "headline": {role: names[0] for role, names in scale.roles.benchmarks.items()},
+        "models": {
+            "main": scale.roles.models["main"][0],
+            "ladder": scale.roles.models["ladder"],
+            "printed": {name: model.printed for name, model in scale.models.items() if model.printed},
+        },
+        "learning": scale.roles.recipes.get("learning", "target"),
+        "suites": {name: benchmark.suite for name, benchmark in scale.benchmarks.items()},
+    }
 
 
 def _role(roles: dict[str, list[str]], role: str, where: str, scale: Scale) -> list[str]:

@@ -51,7 +51,7 @@ def train(
     effective batch other than the recipe's.
     """
     assert recipe.optimizer is not None and recipe.batch is not None
-    accelerator = Accelerator(mixed_precision="bf16" if uses_autocast(recipe) else "no", cpu=not torch.cuda.is_available())
+    accelerator = Accelerator(cpu=not torch.cuda.is_available())
     recipe.batch.check(accelerator.num_processes)
     if recipe.precision.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -112,7 +112,8 @@ def accumulate_gradients(
     losses, seen = dict.fromkeys(rows, 0.0), dict.fromkeys(rows, 0)
     for parts, last in micro_batches({name: len(r) for name, r in rows.items()}, recipe.batch.rows, accelerator):
         batch = collate([e for name, part in parts.items() for e in examples[name][part]], pad_id).to(accelerator.device)
-        logits = net(batch.ids, batch.rows, batch.cols)
+        with torch.autocast(accelerator.device.type, torch.bfloat16, enabled=uses_autocast(recipe)):
+            logits = net(batch.ids, batch.rows, batch.cols)
         loss, first = logits.new_zeros((), dtype=torch.float32), 0
         for name, part in parts.items():
             size = part.stop - part.start

@@ -1,0 +1,136 @@
+"""The evaluation stage: saved weights in, metrics and per-item values out, as they are or attacked."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from lethe import config, paths
+from lethe.data.rows import default_template
+from lethe.data.text import Template
+from lethe.errors import LetheError
+from lethe.files import atomic, lock, read_json, write_json
+from lethe.metrics.benchmark import score_benchmark
+from lethe.metrics.scores import MarginSpec
+from lethe.metrics.tofu import tofu_metrics
+from lethe.models.load import DTYPES, device, load_model, load_tokenizer, parameter_counts, save_model, weights_sha256
+from lethe.models.quantise import quantise_model
+from lethe.progress import Progress
+from lethe.unlearn.run import machine
+
+SAMPLES = 5  # forget questions whose answers are kept readable in the JSON
+
+
+def evaluate_runs(
+    weights: str, seeds: Sequence[int], attacks: Sequence[str], benchmark: Path, out: str, work: Path, *,
+    reference: Path | None, options: config.Evaluation, margin: config.Margin | None, template: Template | None,
+) -> None:  # fmt: skip
+    """Evaluate one run's seeds under several attacks. weights, out: paths with {seed}, and {attack} in `out`.
+
+    A finished evaluation waits under `work` until all are, so that an interrupted call loses none.
+    """
+    with lock(work / "lock"):
+        for seed in seeds:
+            for attack in attacks:
+                evaluate_model(
+                    weights.format(seed=seed), attack, benchmark, work / f"s{seed}" / f"{attack}.json",
+                    reference=reference, options=options, margin=margin, template=template,
+                )  # fmt: skip
+        for seed in seeds:
+            for attack in attacks:
+                done, final = str(work / f"s{seed}" / f"{attack}.json"), out.format(seed=seed, attack=attack)
+                Path(final).parent.mkdir(parents=True, exist_ok=True)
+                shutil.move(paths.items(done), paths.items(final))
+                shutil.move(done, final)
+        shutil.rmtree(work)
+
+
+def evaluate_model(
+    model: str, attack: str, benchmark: Path, out: Path, *,
+    reference: Path | None, options: config.Evaluation, margin: config.Margin | None, template: Template | None,
+    revision: str | None = None, trust_remote_code: bool = False,
+) -> None:  # fmt: skip
+    """Score one model on a benchmark and write `out` (JSON) and the per-item values beside it.
+
+    What lies there already is kept if it is of the same weights, attack, data and settings.
+    """
+    if reference is not None and reference.resolve() == out.resolve():
+        raise LetheError(f"--reference {reference}: a model cannot be its own reference")
+    tokenizer = load_tokenizer(model, revision=revision, trust_remote_code=trust_remote_code)
+    lm = load_model(model, revision=revision, dtype="auto", trust_remote_code=trust_remote_code)
+    spec = {
+        "benchmark": benchmark.name, "attack": attack, "weights_sha256": weights_sha256(lm),
+        "data": _data_sha256(benchmark), "options": options.model_dump(), "margin": margin.model_dump() if margin else None,
+        "reference": _reference_sha256(reference), "template": asdict(template or default_template(tokenizer)),
+    }  # fmt: skip
+    if out.exists() and read_json(out).get("spec") == spec and Path(paths.items(str(out))).exists():
+        return
+    total, nonembed = parameter_counts(lm)
+    quantised = quantise_model(lm, attack)
+    lm = lm.to(DTYPES[options.dtype])
+    items = score_benchmark(
+        lm, tokenizer, template or default_template(tokenizer), benchmark, max_tokens=options.max_tokens,
+        max_new_tokens=options.max_new_tokens, max_length=options.max_length,
+        margin=MarginSpec(margin.k, margin.beta, margin.rho) if margin else None,
+        progress=StageProgress(f"evaluate {benchmark.name} {attack}"),
+    )  # fmt: skip
+    metrics = tofu_metrics(
+        items, pd.read_parquet(paths.items(str(reference))) if reference else None, name=str(out),
+        reference_name=str(reference), bootstrap=options.bootstrap,
+    )  # fmt: skip
+    with atomic(paths.items(str(out))) as tmp:
+        items.to_parquet(tmp, index=False)
+    write_json(out, {
+        "spec": spec, "metrics": metrics, "samples": samples(items), "n_params": total, "n_params_nonembed": nonembed,
+        "quantised": quantised.as_dict() if quantised else None, "dtype": options.dtype,
+        "attention": getattr(lm.config, "_attn_implementation", None), **machine(),
+    })  # fmt: skip
+
+
+def attack_model(model: str, attack: str, out: Path, *, revision: str | None = None, trust_remote_code: bool = False) -> None:
+    """Write the attacked (quantised and dequantised) model in Hugging Face format, with attack.json beside it."""
+    if out.exists():
+        raise LetheError(f"--out {out}: exists already")
+    tokenizer = load_tokenizer(model, revision=revision, trust_remote_code=trust_remote_code)
+    lm = load_model(model, revision=revision, dtype="auto", trust_remote_code=trust_remote_code)
+    report = quantise_model(lm, attack)
+    tmp = out.with_name(f".{out.name}.tmp")
+    shutil.rmtree(tmp, ignore_errors=True)
+    save_model(lm, tokenizer, tmp, dtype=str(lm.dtype).removeprefix("torch."))
+    write_json(tmp / "attack.json", report.as_dict() if report else {"attack": "none"})
+    tmp.rename(out)
+
+
+def samples(items: pd.DataFrame) -> list[dict[str, Any]]:
+    forget = items[items["split"] == "forget"].head(SAMPLES)
+    columns = ["index", "question", "answer", "generation", "para_generation"]
+    return json.loads(forget[columns].to_json(orient="records"))
+
+
+class StageProgress:
+    """One progress line for each part of an evaluation (scoring, then generation)."""
+
+    def __init__(self, label: str) -> None:
+        self.label, self.stage, self.progress = label, "", Progress(label, 1)
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        if stage != self.stage:
+            self.progress.close()
+            self.stage, self.progress = stage, Progress(f"{self.label}: {stage}", total, unit="text")
+        self.progress(done)
+
+
+def _data_sha256(benchmark: Path) -> dict[str, str]:
+    from lethe.files import sha256_file
+
+    return {path.name: sha256_file(path) for path in sorted(benchmark.glob("*.jsonl"))}
+
+
+def _reference_sha256(reference: Path | None) -> str | None:
+    return read_json(reference)["spec"]["weights_sha256"] if reference else None
