@@ -1,0 +1,127 @@
+import csv
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from lethe.config import Recipe, load_recipes, resolve, set_values, validate
+from lethe.errors import LetheError
+from lethe.files import read_json, read_jsonl, write_jsonl
+from lethe.models.load import load_model, weights_sha256
+from lethe.unlearn import run
+from lethe.unlearn.run import Sources, train_seeds, train_single
+
+SMALL = ["batch.rows=2", "batch.accumulate=1", "batch.effective=2", "optimizer.lr=0.01", "epochs=2", "max_length=64"]
+
+
+def recipe(name, *settings) -> Recipe:
+    raw = resolve(load_recipes(), name).model_dump(mode="json")
+    return validate(Recipe, set_values(raw, [*SMALL, *settings]), name)
+
+
+@pytest.fixture
+def sources(tiny_folder, rows) -> Sources:
+    return Sources(start=str(tiny_folder), forget=rows["forget"], retain=rows["retain"])
+
+
+def test_a_run_leaves_weights_that_plain_transformers_loads_and_a_record_of_them(sources, tmp_path):
+    train_single(recipe("graddiff"), sources, 0, tmp_path / "out", tmp_path / "work")
+    record = read_json(tmp_path / "out/run.json")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out/weights")
+    assert weights_sha256(model) == record["weights_sha256"] != record["start_sha256"]
+    assert record["start_sha256"] == weights_sha256(load_model(sources.start))
+    assert record["steps"] == 2 and record["stop_reason"] == "budget"
+    assert record["spec"]["forget"]["loss"] == "ga" and record["effective_batch"] == 2
+    assert record["forget_tokens"] > 0 and record["flops"] > 0 and record["peak_rss_mb"] > 0
+    trace = list(csv.DictReader((tmp_path / "out/trace.csv").open()))
+    assert [row["step"] for row in trace] == ["1", "2"]
+    assert not (tmp_path / "work/run").exists()
+
+
+def test_a_lora_run_keeps_its_adapter_and_saves_merged_weights(sources, tmp_path):
+    train_single(recipe("masc", "stop={rule: budget}"), sources, 0, tmp_path / "out", tmp_path / "work")
+    start = load_model(sources.start).state_dict()
+    merged = load_model(tmp_path / "out/weights").state_dict()
+    changed = {name for name in start if not torch.equal(start[name], merged[name])}
+    assert changed and all(".self_attn." in name for name in changed)
+    assert (tmp_path / "out/adapter/adapter_model.safetensors").exists()
+    assert merged.keys() == start.keys()
+
+
+def test_a_run_that_changes_no_weight_fails_with_that_reason(sources, tmp_path):
+    with pytest.raises(LetheError, match="no parameter changed in 2 steps"):
+        train_single(recipe("graddiff", "optimizer.lr=0"), sources, 0, tmp_path / "out", tmp_path / "work")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_that_already_satisfies_its_stop_rule_is_a_result(sources, tmp_path):
+    train_single(recipe("masc", "stop.alpha=1"), sources, 0, tmp_path / "out", tmp_path / "work")
+    record = read_json(tmp_path / "out/run.json")
+    assert record["stop_reason"] == "already-satisfied" and record["steps"] == 0
+
+
+def test_a_loss_that_is_not_finite_leaves_nothing_that_looks_finished(sources, tmp_path):
+    with pytest.raises(LetheError, match="not finite at step"):
+        train_single(recipe("ga", "optimizer.lr=1e30", "epochs=5"), sources, 0, tmp_path / "out", tmp_path / "work")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_interrupted_call_keeps_its_finished_seeds(sources, tmp_path, monkeypatch):
+    train_one, trained = run.train_one, []
+
+    def kill_on_second(recipe, sources, seed, work, **options):
+        if seed == 1:
+            raise KeyboardInterrupt
+        trained.append(seed)
+        train_one(recipe, sources, seed, work, **options)
+
+    monkeypatch.setattr(run, "train_one", kill_on_second)
+    with pytest.raises(KeyboardInterrupt):
+        train_seeds(recipe("graddiff"), sources, [0, 1], tmp_path / "out", tmp_path / "work")
+    assert trained == [0] and not (tmp_path / "out").exists()
+    kept = read_json(tmp_path / "work/s0/done/run.json")
+    monkeypatch.setattr(run, "train_one", train_one)
+    train_seeds(recipe("graddiff"), sources, [0, 1], tmp_path / "out", tmp_path / "work")
+    assert read_json(tmp_path / "out/s0/run.json") == kept
+    assert read_json(tmp_path / "out/s1/run.json")["weights_sha256"] != kept["weights_sha256"]
+
+
+def test_a_finished_seed_of_other_settings_is_not_taken_over(sources, tmp_path):
+    for name, lr in (("a", 0.01), ("b", 0.02)):
+        run.train_one(recipe("graddiff", f"optimizer.lr={lr}"), sources, 0, tmp_path / "work", flat=False)
+        train_single(recipe("graddiff", f"optimizer.lr={lr}"), sources, 0, tmp_path / name, tmp_path / f"w{name}")
+        kept = read_json(tmp_path / "work/done/run.json")
+        assert kept["weights_sha256"] == read_json(tmp_path / name / "run.json")["weights_sha256"]
+
+
+def test_alpha_retrain_is_the_retrained_models_violation_rate(sources, tmp_path, tiny_folder):
+    retrained = Sources(**{**vars(sources), "retrain": str(tiny_folder)})
+    train_single(recipe("masc", "stop.alpha=retrain"), retrained, 0, tmp_path / "out", tmp_path / "work")
+    record = read_json(tmp_path / "out/run.json")
+    # The retrained model given here is the start itself, so its own rate is met before the first step.
+    assert record["stop_reason"] == "already-satisfied" and 0 <= record["alpha"] <= 1
+
+
+def test_alpha_retrain_without_a_retrained_model_is_refused_before_loading(sources, tmp_path):
+    missing = Sources(**{**vars(sources), "start": "./not/there"})
+    with pytest.raises(LetheError, match="stop.alpha 'retrain' needs the retrained model"):
+        train_single(recipe("masc", "stop.alpha=retrain"), missing, 0, tmp_path / "out", tmp_path / "work")
+
+
+def test_rows_that_are_only_texts_can_be_unlearned(sources, tmp_path, rows):
+    texts = [{"text": f"{row['question']} {row['answer']}"} for row in read_jsonl(rows["forget"])]
+    write_jsonl(rows["forget"], texts)
+    train_single(recipe("npo-klr"), sources, 0, tmp_path / "out", tmp_path / "work")
+    assert read_json(tmp_path / "out/run.json")["steps"] == 2
+
+
+def test_an_adapter_on_modules_the_model_lacks_is_one_clear_line(sources, tmp_path):
+    with pytest.raises(LetheError, match="adapter.targets"):
+        train_single(recipe("masc", "adapter.targets=[nothing_like_it]"), sources, 0, tmp_path / "o", tmp_path / "w")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU can run it")
+def test_a_device_only_optimiser_on_a_cpu_is_refused_before_loading(sources, tmp_path):
+    missing = Sources(**{**vars(sources), "start": "./not/there"})
+    with pytest.raises(LetheError, match="paged_adamw_32bit needs a CUDA device"):
+        train_single(recipe("npo", "optimizer.name=paged_adamw_32bit"), missing, 0, tmp_path / "o", tmp_path / "w")
