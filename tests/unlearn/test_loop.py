@@ -60,7 +60,9 @@ class Problem:
 
 def memorise(problem):
     """Fine-tune on the forget rows: what a method then has to undo."""
-    tuned = recipe("target", "optimizer.lr=0.003", "optimizer.schedule=constant", "precision.gradient_checkpointing=false")
+    tuned = recipe(
+        "target", "optimizer.lr=0.003", "optimizer.schedule=constant", "precision.gradient_checkpointing=false"
+    )
     train(problem.model, tuned, {"retain": problem.streams["forget"]}, Budget(60), seed=0, pad_id=problem.pad)
     forget = problem.streams["forget"].examples
     assert violation_rate(problem.model, forget, recipe("masc").margin, problem.pad) == 1.0
@@ -154,7 +156,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_with_its_step(tiny_folder, rows
     problem = Problem(tiny_folder, rows, recipe("ga"))
     with torch.no_grad():
         next(problem.model.parameters()).fill_(torch.nan)
-    with pytest.raises(LetheError, match="not finite at step 1"):
+    with pytest.raises(LetheError, match=r"not finite at step 1"):
         problem.train()
 
 
@@ -185,7 +187,7 @@ def test_the_violation_rate_does_not_depend_on_the_batches(tiny_folder, rows, mo
 
 
 def test_an_effective_batch_other_than_the_recipes_is_refused(tiny_folder, rows):
-    with pytest.raises(LetheError, match="4 for 4 x 4 x 1 = 16|32 for 4 x 4 x 1 = 16"):
+    with pytest.raises(LetheError, match=r"4 for 4 x 4 x 1 = 16|32 for 4 x 4 x 1 = 16"):
         Problem(tiny_folder, rows, recipe("ga", "batch.rows=4", "batch.accumulate=4", "batch.effective=32")).train()
     recipe("ga", "batch.rows=4", "batch.accumulate=4", "batch.effective=32").batch.check(processes=2)
 

@@ -9,10 +9,11 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from torch import Tensor
+
 from lethe.unlearn import losses
 from lethe.unlearn.losses import REDUCTIONS, ce, ga, kl, npo, per_sequence, per_token, sequence_nll, simnpo, token_nll
 from lethe.unlearn.margin import margin_hinge
-from torch import Tensor
 
 VOCAB = 11
 LENGTHS = [1, 4, 2, 7]  # supervised tokens of the four rows of a batch

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+
 from lethe.errors import LetheError
 from lethe.unlearn.losses import token_nll
 from lethe.unlearn.margin import (

@@ -49,7 +49,7 @@ def test_a_lora_run_keeps_its_adapter_and_saves_merged_weights(sources, tmp_path
 
 
 def test_a_run_that_changes_no_weight_fails_with_that_reason(sources, tmp_path):
-    with pytest.raises(LetheError, match="no parameter changed in 2 steps"):
+    with pytest.raises(LetheError, match=r"no parameter changed in 2 steps"):
         train_single(recipe("graddiff", "optimizer.lr=0"), sources, 0, tmp_path / "out", tmp_path / "work")
     assert not (tmp_path / "out").exists()
 
@@ -61,7 +61,7 @@ def test_a_run_that_already_satisfies_its_stop_rule_is_a_result(sources, tmp_pat
 
 
 def test_a_loss_that_is_not_finite_leaves_nothing_that_looks_finished(sources, tmp_path):
-    with pytest.raises(LetheError, match="not finite at step"):
+    with pytest.raises(LetheError, match=r"not finite at step"):
         train_single(recipe("ga", "optimizer.lr=1e30", "epochs=5"), sources, 0, tmp_path / "out", tmp_path / "work")
     assert not (tmp_path / "out").exists()
 
@@ -104,7 +104,7 @@ def test_alpha_retrain_is_the_retrained_models_violation_rate(sources, tmp_path,
 
 def test_alpha_retrain_without_a_retrained_model_is_refused_before_loading(sources, tmp_path):
     missing = Sources(**{**vars(sources), "start": "./not/there"})
-    with pytest.raises(LetheError, match="stop.alpha 'retrain' needs the retrained model"):
+    with pytest.raises(LetheError, match=r"stop.alpha 'retrain' needs the retrained model"):
         train_single(recipe("masc", "stop.alpha=retrain"), missing, 0, tmp_path / "out", tmp_path / "work")
 
 
@@ -116,12 +116,12 @@ def test_rows_that_are_only_texts_can_be_unlearned(sources, tmp_path, rows):
 
 
 def test_an_adapter_on_modules_the_model_lacks_is_one_clear_line(sources, tmp_path):
-    with pytest.raises(LetheError, match="adapter.targets"):
+    with pytest.raises(LetheError, match=r"adapter.targets"):
         train_single(recipe("masc", "adapter.targets=[nothing_like_it]"), sources, 0, tmp_path / "o", tmp_path / "w")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU can run it")
 def test_a_device_only_optimiser_on_a_cpu_is_refused_before_loading(sources, tmp_path):
     missing = Sources(**{**vars(sources), "start": "./not/there"})
-    with pytest.raises(LetheError, match="paged_adamw_32bit needs a CUDA device"):
+    with pytest.raises(LetheError, match=r"paged_adamw_32bit needs a CUDA device"):
         train_single(recipe("npo", "optimizer.name=paged_adamw_32bit"), missing, 0, tmp_path / "o", tmp_path / "w")

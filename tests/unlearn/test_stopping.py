@@ -1,6 +1,7 @@
 from collections.abc import Callable, Sequence
 
 import pytest
+
 from lethe.errors import LetheError
 from lethe.unlearn.stopping import Budget, Probe, Verdict, ViolationStop
 

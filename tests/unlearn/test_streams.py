@@ -48,5 +48,7 @@ def test_batches_by_length_still_see_every_row_once(n, seed):
 
 
 def test_generators_with_different_keys_differ():
-    seeds = {generator(*key).initial_seed() for key in [(0, "a", 1), (0, "a", 2), (1, "a", 1), (0, "b", 1), ("0", "a", 1)]}
+    seeds = {
+        generator(*key).initial_seed() for key in [(0, "a", 1), (0, "a", 2), (1, "a", 1), (0, "b", 1), ("0", "a", 1)]
+    }
     assert len(seeds) == 5

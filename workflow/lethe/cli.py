@@ -47,7 +47,12 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--out", type=Path, required=True)
 
     p = command(pretrain, "make a base model: train a small one from nothing, or fetch one")
-    p.add_argument("--source", required=True, metavar="JSON", help='{"tiny": {...}}, {"hub": ..., "revision": ...} or {"local": DIR}')
+    p.add_argument(
+        "--source",
+        required=True,
+        metavar="JSON",
+        help='{"tiny": {...}}, {"hub": ..., "revision": ...} or {"local": DIR}',
+    )
     p.add_argument("--data", type=Path, help="folder with pretrain.jsonl and tokenizer/ (tiny models)")
     _recipe_options(p, "pretrain")
     p.add_argument("--seed", type=int, default=0)
@@ -79,8 +84,12 @@ def parser() -> argparse.ArgumentParser:
     which.add_argument("--model", metavar="DIR_OR_HUB")
     which.add_argument("--runs", type=Path, metavar="DIR", help="a folder of s{seed} runs")
     p.add_argument("--seeds", type=int, nargs="+", help="with --runs")
-    p.add_argument("--weights", metavar="PATTERN", help="with --runs: where the weights lie; default: RUNS/s{seed}/weights")
-    p.add_argument("--benchmark", type=Path, required=True, metavar="DIR", help="prepared data, or a folder with forget.jsonl")
+    p.add_argument(
+        "--weights", metavar="PATTERN", help="with --runs: where the weights lie; default: RUNS/s{seed}/weights"
+    )
+    p.add_argument(
+        "--benchmark", type=Path, required=True, metavar="DIR", help="prepared data, or a folder with forget.jsonl"
+    )
     p.add_argument("--reference", type=Path, metavar="EVAL_JSON", help="evaluation of the retrained model")
     p.add_argument("--attack", nargs="+", default=["none"], metavar="ATTACK", help="none, bnb-nf4, rtn4, ...")
     p.add_argument("--options", default="{}", metavar="JSON", help="evaluation settings (see the scale files)")
@@ -120,6 +129,14 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("ours", type=Path)
     p.add_argument("expected", type=Path)
 
+    p = command(accept, "copy a scale's results to expected/, to be committed")
+    p.add_argument("--scale", required=True)
+
+    p = command(bench, "time what makes the stages fast, with and without")
+    p.add_argument("--scale", required=True)
+    p.add_argument("--repeats", type=int, default=3)
+    p.add_argument("--out", type=Path, required=True)
+
     p = command(score_log, "recompute the aggregates of a published evaluation log (TOFU's or OpenUnlearning's)")
     p.add_argument("log", type=Path)
     p.add_argument("--retain", type=Path, metavar="LOG", help="the retrained model's log, for forget quality")
@@ -128,8 +145,13 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _recipe_options(p: argparse.ArgumentParser, default: str | None) -> None:
-    p.add_argument("--recipe", required=default is None, default=default, metavar="NAME_OR_JSON",
-                   help="an entry of config/recipes.yaml, or a whole recipe as JSON")  # fmt: skip
+    p.add_argument(
+        "--recipe",
+        required=default is None,
+        default=default,
+        metavar="NAME_OR_JSON",
+        help="an entry of config/recipes.yaml, or a whole recipe as JSON",
+    )
     p.add_argument("--at", nargs="*", default=[], metavar="SETTING", help="`at:` entries of the recipe to apply")
     p.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="e.g. stop.alpha=0.4 optimizer.lr=1e-4")
 
@@ -140,7 +162,9 @@ def _seed_options(p: argparse.ArgumentParser) -> None:
 
 
 def _model_options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("--template", metavar="NAME_OR_JSON", help="chat, llama2 or plain; default: chat where the tokenizer has one")
+    p.add_argument(
+        "--template", metavar="NAME_OR_JSON", help="chat, llama2 or plain; default: chat where the tokenizer has one"
+    )
     p.add_argument("--revision", help="of a hub model")
     p.add_argument("--trust-remote-code", action="store_true")
 
@@ -161,7 +185,9 @@ def prepare(args: argparse.Namespace) -> None:
 
 def pretrain(args: argparse.Namespace) -> None:
     """Make a base model: train a small one from nothing, or fetch one from the hub or a folder."""
-    source = config.validate(config.Model, {"base": _json(args.source, "--source"), "template": {"name": "chat"}}, "--source").base
+    source = config.validate(
+        config.Model, {"base": _json(args.source, "--source"), "template": {"name": "chat"}}, "--source"
+    ).base
     from lethe.models import base
 
     if not isinstance(source, config.TinySource):
@@ -194,7 +220,11 @@ def _train(args: argparse.Namespace, flat: bool = False, **files: Any) -> None:
     from lethe.unlearn import run
 
     sources = run.Sources(
-        start=args.model, template=_template(args), revision=args.revision, trust_remote_code=args.trust_remote_code, **files
+        start=args.model,
+        template=_template(args),
+        revision=args.revision,
+        trust_remote_code=args.trust_remote_code,
+        **files,
     )
     if args.seeds:
         run.train_seeds(recipe, sources, args.seeds, args.out, _work(args), flat=flat)
@@ -216,17 +246,32 @@ def evaluate(args: argparse.Namespace) -> None:
         if not args.seeds:
             raise LetheError("--runs needs --seeds")
         stage.evaluate_runs(
-            args.weights or f"{args.runs}/s{{seed}}/weights", args.seeds, args.attack, args.benchmark,
-            f"{args.runs}/s{{seed}}/eval/{{attack}}.json", args.work or args.runs.with_name(f".{args.runs.name}.work"),
-            reference=args.reference, options=options, margin=margin, template=_template(args),
-        )  # fmt: skip
+            args.weights or f"{args.runs}/s{{seed}}/weights",
+            args.seeds,
+            args.attack,
+            args.benchmark,
+            f"{args.runs}/s{{seed}}/eval/{{attack}}.json",
+            args.work or args.runs.with_name(f".{args.runs.name}.work"),
+            reference=args.reference,
+            options=options,
+            margin=margin,
+            template=_template(args),
+        )
     else:
         if args.out is None or len(args.attack) != 1:
             raise LetheError("--model needs --out and a single --attack")
         stage.evaluate_model(
-            args.model, args.attack[0], args.benchmark, args.out, reference=args.reference, options=options, margin=margin,
-            template=_template(args), revision=args.revision, trust_remote_code=args.trust_remote_code,
-        )  # fmt: skip
+            args.model,
+            args.attack[0],
+            args.benchmark,
+            args.out,
+            reference=args.reference,
+            options=options,
+            margin=margin,
+            template=_template(args),
+            revision=args.revision,
+            trust_remote_code=args.trust_remote_code,
+        )
 
 
 def attack(args: argparse.Namespace) -> None:
@@ -236,7 +281,9 @@ def attack(args: argparse.Namespace) -> None:
     check_attack(args.attack)
     from lethe.metrics import evaluate as stage
 
-    stage.attack_model(args.model, args.attack, args.out, revision=args.revision, trust_remote_code=args.trust_remote_code)
+    stage.attack_model(
+        args.model, args.attack, args.out, revision=args.revision, trust_remote_code=args.trust_remote_code
+    )
 
 
 def summarise(args: argparse.Namespace) -> None:
@@ -260,14 +307,35 @@ def draw(args: argparse.Namespace) -> None:
     """Write one table (csv, md, tex) or figure (pdf, png, csv) of a study."""
     from lethe.paper.render import render
 
-    render(args.study, args.kind, args.id, args.summary, _json(args.roles, "--roles"), args.reported, args.fits, args.out)
+    render(
+        args.study, args.kind, args.id, args.summary, _json(args.roles, "--roles"), args.reported, args.fits, args.out
+    )
 
 
 def compare(args: argparse.Namespace) -> None:
     """Compare the tables of a reproduction with the accepted ones; informs, never fails."""
-    from lethe.analysis.compare import compare_tables, report
+    from lethe.analysis.compare import compare_tables
 
-    print(report(compare_tables(args.ours, args.expected)))
+    differences = compare_tables(args.ours, args.expected)
+    for difference in differences:
+        print(difference)
+    outside = f"{len(differences)} outside the tolerances" if differences else "all within the tolerances"
+    print(f"{args.ours} against {args.expected}: {outside} (times are not compared)")
+
+
+def accept(args: argparse.Namespace) -> None:
+    """Copy a scale's summary, tables and figures to expected/, to be committed as the accepted results."""
+    from lethe.analysis.accept import accept
+
+    accept(args.scale)
+
+
+def bench(args: argparse.Namespace) -> None:
+    """Time what makes the stages fast, with and without, on a finished scale; write bench.csv."""
+    scale = config.load_scale(args.scale)
+    from lethe import bench
+
+    bench.write_bench(scale, args.out, args.repeats)
 
 
 def score_log(args: argparse.Namespace) -> None:
@@ -292,7 +360,9 @@ def _template(args: argparse.Namespace) -> Any:
         return None
     from lethe.data.text import get_template
 
-    return get_template(**(_json(args.template, "--template") if args.template.startswith("{") else {"name": args.template}))
+    return get_template(
+        **(_json(args.template, "--template") if args.template.startswith("{") else {"name": args.template})
+    )
 
 
 def _work(args: argparse.Namespace) -> Path:

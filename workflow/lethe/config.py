@@ -11,8 +11,17 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
-from pydantic import ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
 from lethe import paths
 from lethe.errors import LetheError
@@ -115,7 +124,7 @@ Stop = Annotated[Budget | ViolationRate, Field(discriminator="rule")]
 
 class LoRA(Strict):
     r: PositiveInt
-    alpha: PositiveFloat
+    alpha: PositiveInt
     dropout: float = Field(ge=0, lt=1)
     targets: list[str]
 
@@ -313,7 +322,9 @@ class Scale(Strict):
             _all_in(model.targets, self.corpora, f"models.{name}.targets")
         for name, benchmark in self.benchmarks.items():
             if benchmark.corpus not in self.corpora:
-                raise ValueError(f"benchmarks.{name}.corpus: no corpus '{benchmark.corpus}' (has: {', '.join(self.corpora)})")
+                raise ValueError(
+                    f"benchmarks.{name}.corpus: no corpus '{benchmark.corpus}' (has: {', '.join(self.corpora)})"
+                )
         for role, names in self.roles.benchmarks.items():
             _all_in(names, self.benchmarks, f"roles.benchmarks.{role}")
         for role, names in self.roles.models.items():
@@ -399,8 +410,11 @@ def resolve(
     `at` for each setting (a scale's), and within it for the model, then the benchmark. The most specific wins."""
     if name not in recipes:
         raise LetheError(f"{paths.RECIPES}: no recipe '{name}' (has: {', '.join(recipes)})")
-    return validate(Recipe, {"name": name, **_resolve(recipes, name, list(settings), model, benchmark)},
-                    f"{paths.RECIPES}: recipes.{name}")
+    return validate(
+        Recipe,
+        {"name": name, **_resolve(recipes, name, list(settings), model, benchmark)},
+        f"{paths.RECIPES}: recipes.{name}",
+    )
 
 
 def _resolve(recipes: dict[str, dict], name: str, settings: list[str], model: str, benchmark: str) -> dict:
@@ -428,7 +442,9 @@ def check_recipes(recipes: dict[str, dict], scales: Iterable[Scale]) -> None:
                 raise LetheError(f"{paths.RECIPES}: recipes.{name}.at.{setting}: no scale has this setting")
             for key in special:
                 if key not in names:
-                    raise LetheError(f"{paths.RECIPES}: recipes.{name}.at.{setting}.{key}: no field, model or benchmark")
+                    raise LetheError(
+                        f"{paths.RECIPES}: recipes.{name}.at.{setting}.{key}: no field, model or benchmark"
+                    )
 
 
 def set_values(recipe: dict, assignments: Iterable[str]) -> dict:
@@ -452,9 +468,10 @@ def merge(base: Any, override: Any) -> Any:
     if not (isinstance(base, dict) and isinstance(override, dict)):
         return override
     for kind in _KINDS:
-        if kind in override and any(k in base for k in _KINDS):
-            if kind not in base or (kind in ("loss", "rule") and base[kind] != override[kind]):
-                return override
+        if kind not in override or not any(k in base for k in _KINDS):
+            continue
+        if kind not in base or (kind in ("loss", "rule") and base[kind] != override[kind]):
+            return override
     return {**base, **{key: merge(base[key], value) if key in base else value for key, value in override.items()}}
 
 
@@ -469,7 +486,9 @@ def validate(kind: type[T], value: Any, where: str) -> T:
         message = error["msg"].removeprefix("Value error, ")
         if error["type"] == "extra_forbidden":
             message, found = "unknown key", ""
-        raise LetheError(f"{where}{':' if ':' not in where else ''} {key}{': ' if key else ''}{message}{found}") from None
+        raise LetheError(
+            f"{where}{':' if ':' not in where else ''} {key}{': ' if key else ''}{message}{found}"
+        ) from None
 
 
 def canonical_json(value: BaseModel) -> str:
@@ -487,7 +506,9 @@ def _read_yaml(path: str | Path) -> dict:
         raise LetheError(f"{path}: no such file") from None
     except yaml.YAMLError as e:
         mark = getattr(e, "problem_mark", None)
-        raise LetheError(f"{path}{f' line {mark.line + 1}' if mark else ''}: not YAML ({getattr(e, 'problem', e)})") from None
+        raise LetheError(
+            f"{path}{f' line {mark.line + 1}' if mark else ''}: not YAML ({getattr(e, 'problem', e)})"
+        ) from None
     if not isinstance(raw, dict):
         raise LetheError(f"{path}: expected a mapping, got {type(raw).__name__}")
     return raw

@@ -29,8 +29,13 @@ def base(scale: str, model: str) -> str:
     return f"results/{scale}/models/{model}/base"
 
 
+def targets(scale: str, target: str) -> str:
+    """The folder with one `s{seed}` for each target "{model}/{corpus}"."""
+    return f"results/{scale}/models/{target}"
+
+
 def target(scale: str, model: str, corpus: str, seed: int | str) -> str:
-    return f"results/{scale}/models/{model}/{corpus}/s{seed}"
+    return f"{targets(scale, f'{model}/{corpus}')}/s{seed}"
 
 
 def runs(scale: str, run: str) -> str:
@@ -57,6 +62,10 @@ def summary(scale: str) -> str:
 
 def fits(scale: str) -> str:
     return f"results/{scale}/fits.csv"
+
+
+def claims(scale: str) -> str:
+    return f"results/{scale}/claims.csv"
 
 
 def bench(scale: str) -> str:

@@ -42,7 +42,9 @@ def plan(study: Study, scale: Scale, tier: str) -> list[Cell]:
 
 def _is_given(scale: Scale, benchmark: str, model: str, recipe: str) -> bool:
     """A released target is one model: it has no further seeds, and neither has the model before fine-tuning."""
-    return recipe == "base" or (recipe == "target" and scale.benchmarks[benchmark].corpus in scale.models[model].targets)
+    return recipe == "base" or (
+        recipe == "target" and scale.benchmarks[benchmark].corpus in scale.models[model].targets
+    )
 
 
 def recipe_of(recipes: dict[str, dict], scale: Scale, run: str) -> Recipe:

@@ -38,13 +38,21 @@ def write_summary(scale: Scale, cells: Sequence[Cell], out: Path, root: Path = P
         if (run := cell._replace(attack="none")) not in runs:
             folder = root / run_folder(scale, cell.run, cell.seed)
             record = read_json(folder / "run.json")
-            runs[run] = {**record, "benchmark": cell.benchmark, "model": cell.model, "recipe": cell.recipe, "seed": cell.seed}
+            runs[run] = {
+                **record,
+                "benchmark": cell.benchmark,
+                "model": cell.model,
+                "recipe": cell.recipe,
+                "seed": cell.seed,
+            }
             if (trace := folder / "trace.csv").exists():
                 keys = {k: v for k, v in key.items() if k in RUN_KEY}
                 traces.append(pd.read_csv(trace).assign(**keys))
     frame = pd.DataFrame(metrics, columns=METRIC_COLUMNS).sort_values(METRIC_KEY, ignore_index=True)
     write_csv(out / "metrics.csv", frame)
-    write_csv(out / "runs.csv", pd.DataFrame(runs.values(), columns=RUN_COLUMNS).sort_values(RUN_KEY, ignore_index=True))
+    write_csv(
+        out / "runs.csv", pd.DataFrame(runs.values(), columns=RUN_COLUMNS).sort_values(RUN_KEY, ignore_index=True)
+    )
     write_csv(out / "traces.csv.gz", trace_table(traces))
     write_jsonl(out / "samples.jsonl", samples)
     write_manifest(out)
@@ -70,5 +78,9 @@ def write_csv(path: Path, frame: pd.DataFrame) -> None:
 
 def write_manifest(folder: Path) -> None:
     """sha256 of every file of the folder, written last."""
-    files = {p.name: {"sha256": sha256_file(p)} for p in sorted(folder.iterdir()) if p.name != "manifest.json" and p.name[0] != "."}
+    files = {
+        p.name: {"sha256": sha256_file(p)}
+        for p in sorted(folder.iterdir())
+        if p.name != "manifest.json" and p.name[0] != "."
+    }
     write_json(folder / "manifest.json", {"files": files})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,11 +16,11 @@ from lethe import config, paths
 from lethe.data.rows import default_template
 from lethe.data.text import Template
 from lethe.errors import LetheError
-from lethe.files import atomic, lock, read_json, write_json
+from lethe.files import atomic, lock, read_json, sha256_file, write_json
 from lethe.metrics.benchmark import score_benchmark
 from lethe.metrics.scores import MarginSpec
 from lethe.metrics.tofu import tofu_metrics
-from lethe.models.load import DTYPES, device, load_model, load_tokenizer, parameter_counts, save_model, weights_sha256
+from lethe.models.load import DTYPES, load_model, load_tokenizer, parameter_counts, save_model, weights_sha256
 from lethe.models.quantise import quantise_model
 from lethe.progress import Progress
 from lethe.unlearn.run import machine
@@ -28,9 +29,18 @@ SAMPLES = 5  # forget questions whose answers are kept readable in the JSON
 
 
 def evaluate_runs(
-    weights: str, seeds: Sequence[int], attacks: Sequence[str], benchmark: Path, out: str, work: Path, *,
-    reference: Path | None, options: config.Evaluation, margin: config.Margin | None, template: Template | None,
-) -> None:  # fmt: skip
+    weights: str,
+    seeds: Sequence[int],
+    attacks: Sequence[str],
+    benchmark: Path,
+    out: str,
+    work: Path,
+    *,
+    reference: Path | None,
+    options: config.Evaluation,
+    margin: config.Margin | None,
+    template: Template | None,
+) -> None:
     """Evaluate one run's seeds under several attacks. weights, out: paths with {seed}, and {attack} in `out`.
 
     A finished evaluation waits under `work` until all are, so that an interrupted call loses none.
@@ -39,9 +49,15 @@ def evaluate_runs(
         for seed in seeds:
             for attack in attacks:
                 evaluate_model(
-                    weights.format(seed=seed), attack, benchmark, work / f"s{seed}" / f"{attack}.json",
-                    reference=reference, options=options, margin=margin, template=template,
-                )  # fmt: skip
+                    weights.format(seed=seed),
+                    attack,
+                    benchmark,
+                    work / f"s{seed}" / f"{attack}.json",
+                    reference=reference,
+                    options=options,
+                    margin=margin,
+                    template=template,
+                )
         for seed in seeds:
             for attack in attacks:
                 done, final = str(work / f"s{seed}" / f"{attack}.json"), out.format(seed=seed, attack=attack)
@@ -52,10 +68,18 @@ def evaluate_runs(
 
 
 def evaluate_model(
-    model: str, attack: str, benchmark: Path, out: Path, *,
-    reference: Path | None, options: config.Evaluation, margin: config.Margin | None, template: Template | None,
-    revision: str | None = None, trust_remote_code: bool = False,
-) -> None:  # fmt: skip
+    model: str,
+    attack: str,
+    benchmark: Path,
+    out: Path,
+    *,
+    reference: Path | None,
+    options: config.Evaluation,
+    margin: config.Margin | None,
+    template: Template | None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+) -> None:
     """Score one model on a benchmark and write `out` (JSON) and the per-item values beside it.
 
     What lies there already is kept if it is of the same weights, attack, data and settings.
@@ -65,35 +89,62 @@ def evaluate_model(
     tokenizer = load_tokenizer(model, revision=revision, trust_remote_code=trust_remote_code)
     lm = load_model(model, revision=revision, dtype="auto", trust_remote_code=trust_remote_code)
     spec = {
-        "benchmark": benchmark.name, "attack": attack, "weights_sha256": weights_sha256(lm),
-        "data": _data_sha256(benchmark), "options": options.model_dump(), "margin": margin.model_dump() if margin else None,
-        "reference": _reference_sha256(reference), "template": asdict(template or default_template(tokenizer)),
-    }  # fmt: skip
+        "benchmark": benchmark.name,
+        "attack": attack,
+        "weights_sha256": weights_sha256(lm),
+        "data": _data_sha256(benchmark),
+        "options": options.model_dump(),
+        "margin": margin.model_dump() if margin else None,
+        "reference": _reference_sha256(reference),
+        "template": asdict(template or default_template(tokenizer)),
+    }
     if out.exists() and read_json(out).get("spec") == spec and Path(paths.items(str(out))).exists():
         return
     total, nonembed = parameter_counts(lm)
+    wall, cpu = time.perf_counter(), time.process_time()
     quantised = quantise_model(lm, attack)
     lm = lm.to(DTYPES[options.dtype])
     items = score_benchmark(
-        lm, tokenizer, template or default_template(tokenizer), benchmark, max_tokens=options.max_tokens,
-        max_new_tokens=options.max_new_tokens, max_length=options.max_length,
+        lm,
+        tokenizer,
+        template or default_template(tokenizer),
+        benchmark,
+        max_tokens=options.max_tokens,
+        max_new_tokens=options.max_new_tokens,
+        max_length=options.max_length,
         margin=MarginSpec(margin.k, margin.beta, margin.rho) if margin else None,
         progress=StageProgress(f"evaluate {benchmark.name} {attack}"),
-    )  # fmt: skip
+    )
     metrics = tofu_metrics(
-        items, pd.read_parquet(paths.items(str(reference))) if reference else None, name=str(out),
-        reference_name=str(reference), bootstrap=options.bootstrap,
-    )  # fmt: skip
+        items,
+        pd.read_parquet(paths.items(str(reference))) if reference else None,
+        name=str(out),
+        reference_name=str(reference),
+        bootstrap=options.bootstrap,
+    )
+    seconds = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
     with atomic(paths.items(str(out))) as tmp:
         items.to_parquet(tmp, index=False)
-    write_json(out, {
-        "spec": spec, "metrics": metrics, "samples": samples(items), "n_params": total, "n_params_nonembed": nonembed,
-        "quantised": quantised.as_dict() if quantised else None, "dtype": options.dtype,
-        "attention": getattr(lm.config, "_attn_implementation", None), **machine(),
-    })  # fmt: skip
+    write_json(
+        out,
+        {
+            "spec": spec,
+            "metrics": metrics,
+            "samples": samples(items),
+            "n_params": total,
+            "n_params_nonembed": nonembed,
+            **seconds,
+            "quantised": quantised.as_dict() if quantised else None,
+            "dtype": options.dtype,
+            "attention": getattr(lm.config, "_attn_implementation", None),
+            **machine(),
+        },
+    )
 
 
-def attack_model(model: str, attack: str, out: Path, *, revision: str | None = None, trust_remote_code: bool = False) -> None:
+def attack_model(
+    model: str, attack: str, out: Path, *, revision: str | None = None, trust_remote_code: bool = False
+) -> None:
     """Write the attacked (quantised and dequantised) model in Hugging Face format, with attack.json beside it."""
     if out.exists():
         raise LetheError(f"--out {out}: exists already")
@@ -127,8 +178,6 @@ class StageProgress:
 
 
 def _data_sha256(benchmark: Path) -> dict[str, str]:
-    from lethe.files import sha256_file
-
     return {path.name: sha256_file(path) for path in sorted(benchmark.glob("*.jsonl"))}
 
 

@@ -15,14 +15,21 @@ from lethe.models.load import load_model, load_tokenizer, parameter_counts, save
 from lethe.unlearn.run import Sources, machine, train_single
 
 
-def pretrain(source: TinySource, recipe: Recipe, data: Path, template: Template, out: Path, work: Path, seed: int) -> None:
+def pretrain(
+    source: TinySource, recipe: Recipe, data: Path, template: Template, out: Path, work: Path, seed: int
+) -> None:
     """Train a small model from random weights on data/pretrain.jsonl, with the tokenizer that lies beside it."""
     tokenizer = load_tokenizer(data / "tokenizer")
     options = source.tiny
     model = tiny.build(
-        options.architecture, tokenizer, hidden_size=options.hidden_size, layers=options.layers, heads=options.heads,
-        intermediate_size=options.intermediate_size, seed=seed,
-    )  # fmt: skip
+        options.architecture,
+        tokenizer,
+        hidden_size=options.hidden_size,
+        layers=options.layers,
+        heads=options.heads,
+        intermediate_size=options.intermediate_size,
+        seed=seed,
+    )
     start = work / "start"
     save_model(model, tokenizer, start)
     sources = Sources(start=str(start), retain=data / "pretrain.jsonl", template=template)
@@ -39,10 +46,19 @@ def fetch(source: HubSource | LocalSource, out: Path, work: Path, *, trust_remot
         done = work / "done"
         save_model(model, tokenizer, done, dtype=str(model.dtype).removeprefix("torch."))
         total, nonembed = parameter_counts(model)
-        write_json(done / "run.json", {
-            "recipe": "fetched", "source": name, "revision": revision, "n_params": total, "n_params_nonembed": nonembed,
-            "weights_sha256": weights_sha256(model), "dtype": str(model.dtype), **machine(),
-        })  # fmt: skip
+        write_json(
+            done / "run.json",
+            {
+                "recipe": "fetched",
+                "source": name,
+                "revision": revision,
+                "n_params": total,
+                "n_params_nonembed": nonembed,
+                "weights_sha256": weights_sha256(model),
+                "dtype": str(model.dtype),
+                **machine(),
+            },
+        )
         del model
         torch.cuda.empty_cache()
         shutil.rmtree(out, ignore_errors=True)

@@ -29,14 +29,18 @@ def device() -> torch.device:
 def load_model(
     name: str | Path, *, revision: str | None = None, dtype: str = "float32", trust_remote_code: bool = False
 ) -> Any:
-    """A causal LM from a folder or the hub, in evaluation mode; dtype `auto` is the file's. Pickled weights are refused.
+    """A causal LM from a folder or the hub, in evaluation mode; dtype `auto` is the file's. Pickles are refused.
 
     LetheError: no such folder or hub model, a hub that cannot be reached, weights that are not safetensors.
     """
     model = _from_pretrained(
-        AutoModelForCausalLM, name, revision=revision, trust_remote_code=trust_remote_code,
-        dtype=DTYPES[dtype], use_safetensors=True,
-    )  # fmt: skip
+        AutoModelForCausalLM,
+        name,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+        dtype=DTYPES[dtype],
+        use_safetensors=True,
+    )
     return model.to(device()).eval()
 
 
@@ -126,8 +130,9 @@ def _has_plain_head(model: Any) -> bool:
             plain = head is not None and torch.allclose(
                 head(model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state).float(),
                 model(input_ids=ids, use_cache=False).logits.float(),
-                rtol=1e-3, atol=1e-4,
-            )  # fmt: skip
+                rtol=1e-3,
+                atol=1e-4,
+            )
         model.train(training)
         _PLAIN_HEAD[model] = plain
     return _PLAIN_HEAD[model]

@@ -20,8 +20,11 @@ def check_optimizer(options: Optimizer) -> None:
 
 def build_optimizer(options: Optimizer, parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
     settings: dict[str, Any] = {
-        "lr": options.lr, "betas": options.betas, "eps": options.eps, "weight_decay": options.weight_decay
-    }  # fmt: skip
+        "lr": options.lr,
+        "betas": options.betas,
+        "eps": options.eps,
+        "weight_decay": options.weight_decay,
+    }
     if options.name == "adamw":
         return torch.optim.AdamW(parameters, fused=True, **settings)
     import bitsandbytes

@@ -40,10 +40,18 @@ class State:
 
 
 def train(
-    model: Any, recipe: Recipe, streams: dict[str, Stream], stop: Budget | ViolationStop, *,
-    seed: int, pad_id: int, reference: Reference | None = None, checkpoint: Path | None = None,
-    checkpoint_seconds: float = CHECKPOINT_SECONDS, report: Callable[[int, float], None] = lambda step, loss: None,
-) -> tuple[State, str]:  # fmt: skip
+    model: Any,
+    recipe: Recipe,
+    streams: dict[str, Stream],
+    stop: Budget | ViolationStop,
+    *,
+    seed: int,
+    pad_id: int,
+    reference: Reference | None = None,
+    checkpoint: Path | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    report: Callable[[int, float], None] = lambda step, loss: None,
+) -> tuple[State, str]:
     """Train `model` in place until the stop rule gives a reason; return the final state and that reason.
 
     streams: batches of rows by term, {"forget", "retain"} or, for fine-tuning, {"retain"} alone. checkpoint: a file to
@@ -64,7 +72,9 @@ def train(
     saved = time.monotonic()
 
     while True:
-        verdict = stop.check(state.step, violation_probe(model, recipe, streams, seed, pad_id, state), rows.get("forget", ()))
+        verdict = stop.check(
+            state.step, violation_probe(model, recipe, streams, seed, pad_id, state), rows.get("forget", ())
+        )
         if verdict.probes:
             if not state.trace:  # probed before the first step
                 state.trace.append({"step": 0, "forget_tokens": 0, "retain_tokens": 0})
@@ -83,14 +93,22 @@ def train(
             losses = accumulate_gradients(accelerator, net, recipe, streams, rows, reference, seed, pad_id, state)
             norm = float(accelerator.clip_grad_norm_(trained.values(), recipe.optimizer.clip or math.inf))
             if not all(map(math.isfinite, [*losses.values(), norm])):
-                raise LetheError(f"loss or gradient is not finite at step {state.step + 1}, got {losses}, gradient norm {norm}")
+                raise LetheError(
+                    f"loss or gradient is not finite at step {state.step + 1}, got {losses}, gradient norm {norm}"
+                )
             optimizer.step()
             optimizer.zero_grad()
         state.step += 1
         state.trace.append(
-            {"step": state.step, **{f"{name}_loss": value for name, value in losses.items()}, "lr": lr, "grad_norm": norm,
-             "forget_tokens": state.tokens["forget"], "retain_tokens": state.tokens["retain"]}
-        )  # fmt: skip
+            {
+                "step": state.step,
+                **{f"{name}_loss": value for name, value in losses.items()},
+                "lr": lr,
+                "grad_norm": norm,
+                "forget_tokens": state.tokens["forget"],
+                "retain_tokens": state.tokens["retain"],
+            }
+        )
         report(state.step, sum(losses.values()))
         if checkpoint and time.monotonic() - saved >= checkpoint_seconds:
             save_checkpoint(checkpoint, trained, optimizer, state)
@@ -98,9 +116,16 @@ def train(
 
 
 def accumulate_gradients(
-    accelerator: Accelerator, net: Any, recipe: Recipe, streams: dict[str, Stream], rows: dict[str, list[int]],
-    reference: Reference | None, seed: int, pad_id: int, state: State,
-) -> dict[str, float]:  # fmt: skip
+    accelerator: Accelerator,
+    net: Any,
+    recipe: Recipe,
+    streams: dict[str, Stream],
+    rows: dict[str, list[int]],
+    reference: Reference | None,
+    seed: int,
+    pad_id: int,
+    state: State,
+) -> dict[str, float]:
     """One step's gradients: the sum of each term over the effective batch, divided by its count over the same, so that
     micro-batches of unequal lengths equal the large batch. Forget and retain rows share a forward pass. Returns the
     terms' weighted losses."""
@@ -111,7 +136,9 @@ def accumulate_gradients(
     total = {name: unit_count(terms[name], examples[name], active[name]) for name in rows}
     losses, seen = dict.fromkeys(rows, 0.0), dict.fromkeys(rows, 0)
     for parts, last in micro_batches({name: len(r) for name, r in rows.items()}, recipe.batch.rows, accelerator):
-        batch = collate([e for name, part in parts.items() for e in examples[name][part]], pad_id).to(accelerator.device)
+        batch = collate([e for name, part in parts.items() for e in examples[name][part]], pad_id).to(
+            accelerator.device
+        )
         with torch.autocast(accelerator.device.type, torch.bfloat16, enabled=uses_autocast(recipe)):
             logits = net(batch.ids, batch.rows, batch.cols)
         loss, first = logits.new_zeros((), dtype=torch.float32), 0
@@ -119,10 +146,15 @@ def accumulate_gradients(
             size = part.stop - part.start
             here = ((batch.rows >= first) & (batch.rows < first + size)).nonzero()[:, 0]
             view = View(
-                logits[here], batch.labels[here], batch.rows[here] - first, slice_positions(active[name], examples[name], part),
+                logits[here],
+                batch.labels[here],
+                batch.rows[here] - first,
+                slice_positions(active[name], examples[name], part),
                 lambda batch=batch, here=here: reference.logits(batch)[here],  # type: ignore[misc, union-attr]
-                reference.logp[rows[name][part]].to(logits.device) if name == "forget" and reference and reference.logp is not None else None,
-            )  # fmt: skip
+                reference.logp[rows[name][part]].to(logits.device)
+                if name == "forget" and reference and reference.logp is not None
+                else None,
+            )
             if size:
                 value, count = TERMS[terms[name].loss](view, terms[name])
                 loss = loss + terms[name].weight * value / total[name]
@@ -139,7 +171,9 @@ def accumulate_gradients(
     return losses
 
 
-def micro_batches(sizes: dict[str, int], rows: int, accelerator: Accelerator) -> Iterator[tuple[dict[str, slice], bool]]:
+def micro_batches(
+    sizes: dict[str, int], rows: int, accelerator: Accelerator
+) -> Iterator[tuple[dict[str, slice], bool]]:
     """This process's micro-batches of one step as slices of each term's batch, and whether it is the last of them."""
     count = math.ceil(max(sizes.values()) / rows)
     mine = range(accelerator.process_index, count, accelerator.num_processes)

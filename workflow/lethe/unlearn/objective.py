@@ -85,7 +85,7 @@ TERMS: dict[str, Callable[[View, Any], Sum]] = {
 
 
 def active_positions(options: Any, examples: Sequence[Encoded], *key: int | str) -> Tensor | None:
-    """The continuation mask of these rows, (n,) bool, its cuts drawn by the key alone; None where all positions count."""
+    """The continuation mask of these rows, (n,) bool, its cuts drawn by the key alone; None where there is none."""
     continuation = getattr(options, "continuation", None)
     if continuation is None:
         return None

@@ -55,7 +55,9 @@ class Sources:
     trust_remote_code: bool = False
 
 
-def train_seeds(recipe: Recipe, sources: Sources, seeds: Sequence[int], out: Path, work: Path, *, flat: bool = False) -> None:
+def train_seeds(
+    recipe: Recipe, sources: Sources, seeds: Sequence[int], out: Path, work: Path, *, flat: bool = False
+) -> None:
     """Train one run a seed into {out}/s{seed}. A finished seed waits under `work` until all are, so an interrupted
     call loses none; then each is renamed into place, run.json last."""
     check_recipe(recipe, sources)
@@ -84,7 +86,9 @@ def check_recipe(recipe: Recipe, sources: Sources) -> None:
     if recipe.needs_retrain and not sources.retrain:
         raise LetheError(f"recipe {recipe.name}: stop.alpha 'retrain' needs the retrained model (--retrain), got none")
     if recipe.retain is not None and sources.retain is None:
-        raise LetheError(f"recipe {recipe.name}: its retain loss {recipe.retain.loss} needs retain rows (--retain), got none")
+        raise LetheError(
+            f"recipe {recipe.name}: its retain loss {recipe.retain.loss} needs retain rows (--retain), got none"
+        )
 
 
 def train_one(recipe: Recipe, sources: Sources, seed: int, work: Path, *, flat: bool) -> None:
@@ -107,7 +111,9 @@ def train_one(recipe: Recipe, sources: Sources, seed: int, work: Path, *, flat: 
     start_dtype = str(start.dtype).removeprefix("torch.")
     start_sha256 = weights_sha256(start)
     save_dtype = start_dtype if recipe.precision.save == "start" else recipe.precision.save
-    unchanged_sha256 = weights_sha256(copy.deepcopy(start).to(DTYPES[save_dtype])) if save_dtype != start_dtype else start_sha256
+    unchanged_sha256 = start_sha256
+    if save_dtype != start_dtype:  # what "no parameter changed" means for weights saved in another dtype
+        unchanged_sha256 = weights_sha256(copy.deepcopy(start).to(DTYPES[save_dtype]))
     model = start.float()
     torch.manual_seed(seed)
     adapter = add_adapter(model, recipe) if recipe.adapter else None
@@ -119,9 +125,16 @@ def train_one(recipe: Recipe, sources: Sources, seed: int, work: Path, *, flat: 
     stop = make_stop(recipe, streams, seed, alpha)
     progress = Progress(f"{recipe.name} s{seed}", total=stop_budget(stop))
     state, reason = train(
-        model, recipe, streams, stop, seed=seed, pad_id=pad, reference=reference,
-        checkpoint=work / CHECKPOINT, report=progress,
-    )  # fmt: skip
+        model,
+        recipe,
+        streams,
+        stop,
+        seed=seed,
+        pad_id=pad,
+        reference=reference,
+        checkpoint=work / CHECKPOINT,
+        report=progress,
+    )
     progress.close()
     state.costs.seconds["reference"] = state_before.costs.seconds["reference"]
     state.costs.forward_tokens += reference.forward_tokens if reference else 0
@@ -138,16 +151,33 @@ def train_one(recipe: Recipe, sources: Sources, seed: int, work: Path, *, flat: 
     save_model(saved, tokenizer, done if flat else done / "weights")
     write_trace(done / "trace.csv", state.trace)
     total, nonembed = parameter_counts(saved)
-    write_json(done / "run.json", {
-        "recipe": recipe.name, "seed": seed, "n_params": total, "n_params_nonembed": nonembed,
-        "start_sha256": start_sha256, "weights_sha256": sha256, "steps": state.step,
-        "stop_rule": recipe.stop.rule if recipe.stop else "budget", "stop_reason": reason, "alpha": alpha,
-        **state.costs.report(state.step),
-        "forget_tokens": state.tokens["forget"], "retain_tokens": state.tokens["retain"], "truncated": truncated,
-        "flops": state.costs.flops(total), **peak_memory(), "effective_batch": recipe.batch.effective if recipe.batch else None,
-        "dtype": f"float32 weights, autocast {'bfloat16' if uses_autocast(recipe) else 'none'}, saved as {save_dtype}",
-        **machine(), "identity": identity, "spec_sha256": spec_sha256(recipe), "spec": json.loads(canonical_json(recipe)),
-    })  # fmt: skip
+    write_json(
+        done / "run.json",
+        {
+            "recipe": recipe.name,
+            "seed": seed,
+            "n_params": total,
+            "n_params_nonembed": nonembed,
+            "start_sha256": start_sha256,
+            "weights_sha256": sha256,
+            "steps": state.step,
+            "stop_rule": recipe.stop.rule if recipe.stop else "budget",
+            "stop_reason": reason,
+            "alpha": alpha,
+            **state.costs.report(state.step),
+            "forget_tokens": state.tokens["forget"],
+            "retain_tokens": state.tokens["retain"],
+            "truncated": truncated,
+            "flops": state.costs.flops(total),
+            **peak_memory(),
+            "effective_batch": recipe.batch.effective if recipe.batch else None,
+            "dtype": f"float32, autocast {'bfloat16' if uses_autocast(recipe) else 'none'}, saved as {save_dtype}",
+            **machine(),
+            "identity": identity,
+            "spec_sha256": spec_sha256(recipe),
+            "spec": json.loads(canonical_json(recipe)),
+        },
+    )
 
 
 def make_streams(
@@ -168,9 +198,14 @@ def make_streams(
         assert sources.retain is not None
         rows, pool = read(sources.retain), read(sources.replay) if sources.replay else []
         streams["retain"] = Stream(
-            [*rows, *pool], recipe.batch.effective, seed=seed, name="retain", replay=recipe.replay,
-            replay_pool=len(pool), by_length=recipe.method == "finetune",
-        )  # fmt: skip
+            [*rows, *pool],
+            recipe.batch.effective,
+            seed=seed,
+            name="retain",
+            replay=recipe.replay,
+            replay_pool=len(pool),
+            by_length=recipe.method == "finetune",
+        )
     return streams, sum(e.truncated for stream in streams.values() for e in stream.examples)
 
 
@@ -184,9 +219,15 @@ def make_stop(
         return stopping.Budget(budget)
     assert alpha is not None
     return stopping.ViolationStop(
-        alpha=alpha, every=options.every, trigger=options.trigger, confirm=options.confirm, budget=budget,
-        examples=len(streams["forget"].examples), rows=options.probe, seed=seed,
-    )  # fmt: skip
+        alpha=alpha,
+        every=options.every,
+        trigger=options.trigger,
+        confirm=options.confirm,
+        budget=budget,
+        examples=len(streams["forget"].examples),
+        rows=options.probe,
+        seed=seed,
+    )
 
 
 def calibrated_alpha(recipe: Recipe, sources: Sources, streams: dict[str, Stream], tokenizer: Any) -> float | None:
@@ -207,9 +248,13 @@ def add_adapter(model: Any, recipe: Recipe) -> Any:
 
     assert recipe.adapter is not None
     config = peft.LoraConfig(
-        r=recipe.adapter.r, lora_alpha=recipe.adapter.alpha, lora_dropout=recipe.adapter.dropout,
-        target_modules=list(recipe.adapter.targets), bias="none", task_type="CAUSAL_LM",
-    )  # fmt: skip
+        r=recipe.adapter.r,
+        lora_alpha=recipe.adapter.alpha,
+        lora_dropout=recipe.adapter.dropout,
+        target_modules=list(recipe.adapter.targets),
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
     try:
         return peft.get_peft_model(model, config)
     except ValueError as e:
@@ -221,8 +266,17 @@ def run_identity(recipe: Recipe, sources: Sources, seed: int) -> str:
     start = Path(sources.start)
     files = [p for p in (sources.forget, sources.retain, sources.replay) if p is not None]
     files += sorted(start.glob("*.safetensors")) if start.is_dir() else []
-    text = json.dumps([spec_sha256(recipe), seed, sources.start, sources.revision, str(sources.template),
-                       [sha256_file(p) for p in files], sources.retrain])  # fmt: skip
+    text = json.dumps(
+        [
+            spec_sha256(recipe),
+            seed,
+            sources.start,
+            sources.revision,
+            str(sources.template),
+            [sha256_file(p) for p in files],
+            sources.retrain,
+        ]
+    )
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -28,9 +28,16 @@ class Stream:
     """
 
     def __init__(
-        self, examples: Sequence[Encoded], size: int, *, seed: int, name: str, replay: int = 0, replay_pool: int = 0,
+        self,
+        examples: Sequence[Encoded],
+        size: int,
+        *,
+        seed: int,
+        name: str,
+        replay: int = 0,
+        replay_pool: int = 0,
         by_length: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.examples, self.size, self.seed, self.name = examples, size, seed, name
         self.replay, self.replay_pool, self.by_length = min(replay, replay_pool), replay_pool, by_length
         self.own = len(examples) - replay_pool
