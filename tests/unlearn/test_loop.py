@@ -4,12 +4,13 @@ import math
 import pytest
 import torch
 
-from lethe.config import Recipe, load_recipes, resolve, set_values, validate
 from lethe.data.rows import default_template, encode_rows
 from lethe.data.text import collate, pad_token_id
 from lethe.errors import LetheError
 from lethe.models.load import SupervisedLM, load_model, load_tokenizer, logits_at, weights_sha256
 from lethe.optim.build import learning_rate
+from lethe.recipe import Recipe, load_recipes, resolve, set_values
+from lethe.schema import validate
 from lethe.unlearn import losses
 from lethe.unlearn.loop import State, accumulate_gradients, train, violation_rate
 from lethe.unlearn.reference import Reference

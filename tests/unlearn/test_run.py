@@ -4,10 +4,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from lethe.config import Recipe, load_recipes, resolve, set_values, validate
 from lethe.errors import LetheError
 from lethe.files import read_json, read_jsonl, write_jsonl
 from lethe.models.load import load_model, weights_sha256
+from lethe.recipe import Recipe, load_recipes, resolve, set_values
+from lethe.schema import validate
 from lethe.unlearn import run
 from lethe.unlearn.run import Sources, train_seeds, train_single
 

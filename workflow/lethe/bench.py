@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 
 from lethe import paths
-from lethe.config import Scale, load_recipes, resolve
+from lethe.config import Scale
 from lethe.data.rows import default_template, encode_rows
 from lethe.data.text import Batch, Encoded, collate, collate_prompts, encode_prompt, end_token_id, pad_token_id
 from lethe.errors import LetheError
@@ -25,6 +25,7 @@ from lethe.metrics.generation import greedy
 from lethe.metrics.scores import MarginSpec, score_pairs
 from lethe.models.load import load_model, load_tokenizer, logits_at
 from lethe.plan import REFERENCE_SEED, weights
+from lethe.recipe import load_recipes, resolve
 from lethe.unlearn import losses
 from lethe.unlearn.loop import train
 from lethe.unlearn.reference import Reference

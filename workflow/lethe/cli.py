@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lethe import config
+from lethe import config, recipe, schema
 from lethe.errors import LetheError
 
 
@@ -185,7 +185,7 @@ def prepare(args: argparse.Namespace) -> None:
 
 def pretrain(args: argparse.Namespace) -> None:
     """Make a base model: train a small one from nothing, or fetch one from the hub or a folder."""
-    source = config.validate(
+    source = schema.validate(
         config.Model, {"base": _json(args.source, "--source"), "template": {"name": "chat"}}, "--source"
     ).base
     from lethe.models import base
@@ -238,8 +238,8 @@ def evaluate(args: argparse.Namespace) -> None:
 
     for name in args.attack:
         check_attack(name)
-    options = config.validate(config.Evaluation, _json(args.options, "--options"), "--options")
-    margin = config.validate(config.Margin, _json(args.margin, "--margin"), "--margin") if args.margin else None
+    options = schema.validate(config.Evaluation, _json(args.options, "--options"), "--options")
+    margin = schema.validate(recipe.Margin, _json(args.margin, "--margin"), "--margin") if args.margin else None
     from lethe.metrics import evaluate as stage
 
     if args.runs:
@@ -345,14 +345,14 @@ def score_log(args: argparse.Namespace) -> None:
     print(json.dumps(score_log(args.log, args.retain, args.truth_ratio), indent=1))
 
 
-def _recipe(args: argparse.Namespace) -> config.Recipe:
+def _recipe(args: argparse.Namespace) -> recipe.Recipe:
     if args.recipe.lstrip().startswith("{"):
         raw, where = _json(args.recipe, "--recipe"), "--recipe"
     else:
-        recipes = config.load_recipes()
-        raw = config.resolve(recipes, args.recipe, args.at).model_dump(mode="json")
+        recipes = recipe.load_recipes()
+        raw = recipe.resolve(recipes, args.recipe, args.at).model_dump(mode="json")
         where = f"recipe {args.recipe}"
-    return config.validate(config.Recipe, config.set_values(raw, args.set), where)
+    return schema.validate(recipe.Recipe, recipe.set_values(raw, args.set), where)
 
 
 def _template(args: argparse.Namespace) -> Any:

@@ -3,8 +3,9 @@
 from typing import Any, NamedTuple
 
 from lethe import paths
-from lethe.config import Recipe, Scale, Study, resolve
+from lethe.config import Scale, Study
 from lethe.errors import LetheError
+from lethe.recipe import Recipe, resolve
 
 REFERENCE_SEED = 0  # unlearning starts from target s0 and is compared with retrain s0, whatever the run's own seed
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from lethe import config, paths
+from lethe import config, paths, recipe
 from lethe.data.rows import default_template
 from lethe.data.text import Template
 from lethe.errors import LetheError
@@ -38,7 +38,7 @@ def evaluate_runs(
     *,
     reference: Path | None,
     options: config.Evaluation,
-    margin: config.Margin | None,
+    margin: recipe.Margin | None,
     template: Template | None,
 ) -> None:
     """Evaluate one run's seeds under several attacks. weights, out: paths with {seed}, and {attack} in `out`.
@@ -75,7 +75,7 @@ def evaluate_model(
     *,
     reference: Path | None,
     options: config.Evaluation,
-    margin: config.Margin | None,
+    margin: recipe.Margin | None,
     template: Template | None,
     revision: str | None = None,
     trust_remote_code: bool = False,

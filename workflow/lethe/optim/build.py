@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lethe.config import Optimizer
 from lethe.errors import LetheError
+from lethe.recipe import Optimizer
 
 
 def check_optimizer(options: Optimizer) -> None:

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
-from lethe.config import Recipe
 from lethe.data.text import Encoded, batches_by_length, collate
 from lethe.errors import LetheError
 from lethe.files import atomic
 from lethe.models.load import SupervisedLM, logits_at
 from lethe.optim.build import build_optimizer, learning_rate
+from lethe.recipe import Recipe
 from lethe.unlearn import margin
 from lethe.unlearn.costs import Costs
 from lethe.unlearn.objective import TERMS, View, active_positions, unit_count
@@ -68,7 +68,7 @@ def train(
     net, optimizer = accelerator.prepare(SupervisedLM(model), optimizer)
     state = load_checkpoint(checkpoint, trained, optimizer) if checkpoint and checkpoint.exists() else State()
     per_epoch, budget = epoch_steps(recipe, streams), stop_budget(stop)
-    rows: dict[str, list[int]] = {}
+    rows = {name: stream[state.step - 1] if state.step else [] for name, stream in streams.items()}
     saved = time.monotonic()
 
     while True:

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lethe.config import Recipe
 from lethe.data.text import Batch, Encoded, batches_by_length, collate
 from lethe.models.load import logits_at
+from lethe.recipe import Recipe
 from lethe.unlearn.losses import sequence_nll
 
 NO_GRAD_TOKENS = 8192  # padded tokens in one forward pass without gradients

@@ -21,8 +21,6 @@ from typing import Any
 
 import torch
 
-from lethe.config import Budget as BudgetOptions
-from lethe.config import Recipe, ViolationRate, canonical_json, spec_sha256
 from lethe.data.rows import default_template, encode_rows
 from lethe.data.text import Encoded, Template, pad_token_id
 from lethe.errors import LetheError
@@ -30,6 +28,9 @@ from lethe.files import lock, read_json, sha256_file, write_json, write_text
 from lethe.models.load import DTYPES, load_model, load_tokenizer, parameter_counts, save_model, weights_sha256
 from lethe.optim.build import check_optimizer
 from lethe.progress import Progress
+from lethe.recipe import Budget as BudgetOptions
+from lethe.recipe import Recipe, ViolationRate
+from lethe.schema import canonical_json, spec_sha256
 from lethe.unlearn import stopping
 from lethe.unlearn.loop import State, epoch_steps, stop_budget, train, uses_autocast, violation_rate
 from lethe.unlearn.objective import active_positions

@@ -1,0 +1,123 @@
+"""A plausible random summary in the columns of the contract, for the tests of the paper stages."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lethe.analysis.summary import METRICS, RUNS
+from lethe.files import sha256_file
+
+ROLES: dict[str, Any] = {
+    "scale": "mini",
+    "benchmarks": {"tofu": ["tofu-forget10"]},
+    "models": {"main": "w128", "ladder": ["w64", "w128", "w192", "w256"]},
+    "learning": "learn",
+    "headline": {"tofu": "tofu-forget10"},
+}
+SIZES = {"w64": 197_000, "w128": 657_000, "w192": 1_378_000, "w256": 2_362_000}
+# recipe: forget ROUGE-L, probability, truth ratio, value recall, multiple choice, model utility, CPU seconds
+MAIN = {
+    "target": (0.99, 0.95, 0.55, 0.97, 1.00, 0.678, 0.0),
+    "retrain": (0.52, 0.49, 0.85, 0.15, 0.16, 0.673, 0.0),
+    "ga": (0.60, 0.37, 0.70, 0.30, 0.55, 0.590, 0.5),
+    "graddiff": (0.58, 0.64, 0.74, 0.23, 0.68, 0.662, 2.0),
+    "npo": (0.50, 0.43, 0.80, 0.13, 0.13, 0.655, 2.4),
+    "npo-klr": (0.53, 0.46, 0.81, 0.15, 0.14, 0.668, 3.1),
+    "rmu": (0.40, 0.24, 0.66, 0.17, 0.25, 0.651, 1.7),
+    "simnpo": (0.51, 0.42, 0.79, 0.14, 0.13, 0.673, 2.0),
+    "masc": (0.48, 0.41, 0.72, 0.22, 0.58, 0.646, 0.78),
+    "masc-full": (0.52, 0.49, 0.73, 0.26, 0.62, 0.667, 0.47),
+    "graddiff-stop": (0.62, 0.70, 0.71, 0.30, 0.70, 0.670, 0.6),
+}
+NAMES = ("forget.rouge_l_recall", "forget.prob", "forget.truth_ratio.geo", "forget.value_recall", "forget.mcq_acc")
+ATTACKS = ("none", "bnb-fp4", "rtn4")
+
+
+def write_summary(
+    folder: Path,
+    *,
+    recipes: Sequence[str] = tuple(MAIN),
+    seeds: int = 3,
+    ladder: Sequence[str] = tuple(SIZES),
+    attacks: Sequence[str] = ATTACKS,
+    device: str = "cpu",
+) -> Path:
+    """Write metrics.csv, runs.csv, traces.csv.gz, samples.jsonl and manifest.json into `folder`."""
+    random = np.random.default_rng(0)
+    metrics: list[dict] = []
+    runs: list[dict] = []
+
+    def add(model: str, recipe: str, seed: int, seconds: float, attack: str, values: dict[str, float]) -> None:
+        run = {"benchmark": "tofu-forget10", "model": model, "n_params": SIZES[model], "recipe": recipe, "seed": seed}
+        key = f"{model}-{recipe}-{seed}"
+        if attack == "none":
+            noise = 1 + 0.05 * random.standard_normal()
+            runs.append(dict.fromkeys(RUNS) | run | {
+                "start_sha256": f"start-{model}", "weights_sha256": key, "steps": 50, "stop_rule": "budget",
+                "stop_reason": "budget", "wall_s": 1.1 * seconds * noise, "steps_cpu_s": 0.9 * seconds * noise,
+                "probes_cpu_s": 0.1 * seconds * noise if recipe.startswith("masc") else None, "device": device,
+                "n_params_nonembed": SIZES[model] - 1024 * int(model[1:]),
+            })  # fmt: skip
+        for name, value in values.items():
+            value = float(np.clip(value + 0.008 * random.standard_normal(), 0.001, 1.0))
+            metrics.append(dict.fromkeys(METRICS) | run | {"attack": attack, "metric": name, "value": value, "n": 80})
+
+    for recipe in recipes:
+        *scores, utility, seconds = MAIN[recipe]
+        for seed in range(seeds if recipe != "target" else 1):
+            for attack in attacks:
+                values = dict(zip(NAMES, scores, strict=True)) | {"model_utility": utility}
+                if attack != "none" and recipe not in ("target", "retrain"):
+                    values["forget.value_recall"] += 0.1
+                add("w128", recipe, seed, seconds, attack, values)
+    for model in ladder:
+        x = np.log(SIZES[model] / 1e9)
+        growing = {
+            "forget.rouge_l_recall": 1.6 * np.exp(0.086 * x),
+            "forget.para_rouge_l_recall": 1.3 * np.exp(0.08 * x),
+            "forget.value_recall": 20 * np.exp(0.55 * x),
+            "forget.para_value_recall": 16 * np.exp(0.54 * x),
+        }
+        flat = {"forget.rouge_l_recall": 0.5, "forget.para_rouge_l_recall": 0.45, "forget.value_recall": 0.2}
+        flat |= {"forget.para_value_recall": 0.17, "forget.extraction_strength": 0.06}
+        add(model, "base", 0, 0.0, "none", flat)
+        for seed in range(seeds):
+            add(model, "learn", seed, 5.0, "none", growing)
+            for recipe in ("simnpo", "masc"):
+                if recipe in recipes and model != "w128":
+                    add(model, recipe, seed, 2.0, "none", flat | {"model_utility": 1.4 * np.exp(0.1 * x)})
+    for recipe in ("simnpo", "masc"):
+        if recipe in recipes:
+            for seed in range(seeds):
+                metrics += [
+                    dict.fromkeys(METRICS) | {
+                        "benchmark": "tofu-forget10", "model": "w128", "n_params": SIZES["w128"], "recipe": recipe,
+                        "seed": seed, "attack": "none", "metric": name, "value": value, "n": 80,
+                    }
+                    for name, value in (("forget.para_rouge_l_recall", 0.45), ("forget.para_value_recall", 0.17))
+                ]  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    pd.DataFrame(metrics, columns=METRICS).to_csv(folder / "metrics.csv", index=False)
+    pd.DataFrame(runs, columns=[*RUNS, "n_params_nonembed"]).to_csv(folder / "runs.csv", index=False)
+    trace = {"benchmark": "tofu-forget10", "model": "w128", "recipe": "masc", "seed": 0, "step": [1, 2], "lr": 1e-3}
+    pd.DataFrame(trace).to_csv(folder / "traces.csv.gz", index=False)
+    (folder / "samples.jsonl").write_text('{"recipe": "masc", "question": "?", "answer": "."}\n')
+    seal(folder)
+    return folder
+
+
+def seal(folder: Path) -> None:
+    """Write the manifest of what lies in the folder now."""
+    names = ("metrics.csv", "runs.csv", "traces.csv.gz", "samples.jsonl")
+    files = {name: {"sha256": sha256_file(folder / name)} for name in names}
+    (folder / "manifest.json").write_text(json.dumps({"files": files}))
+
+
+def edit(folder: Path, name: str, change: Any) -> None:
+    """Rewrite one CSV of the summary as `change` of its data frame, and the manifest with it."""
+    change(pd.read_csv(folder / name, keep_default_na=False, na_values=[""])).to_csv(folder / name, index=False)
+    seal(folder)

@@ -1,0 +1,246 @@
+"""What an artefact is made of: one PaperData, and the words in which papers name recipes, scores and benchmarks."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from lethe.analysis.powerlaw import load_fits
+from lethe.analysis.summary import Roles, Summary, load_summary, over_seeds, read_csv
+from lethe.errors import LetheError
+
+# Recipes in the order of every table and legend, by the names the papers print. Any other follows, under its own name.
+RECIPES = {
+    "base": "Before fine-tuning",
+    "target": "Base",
+    "retrain": "Retrain",
+    "ga": "GA",
+    "graddiff": "GradDiff",
+    "npo": "NPO",
+    "npo-klr": "NPO+KLR",
+    "rmu": "RMU",
+    "simnpo": "SimNPO",
+    "masc": "MASC",
+    "masc-full": "MASC (full)",
+}
+REFERENCES = ("target", "retrain")  # models that are no method: never timed, never on a Pareto front
+
+
+@dataclass(frozen=True)
+class Score:
+    """A metric of metrics.csv as a table or axis shows it: itself, or `top` minus it.
+
+    `label` is also its name in the reported numbers. Where more forgetting scores higher without end, `overshoots` is
+    true, and a table shows the distance to the retrained model beside it.
+    """
+
+    metric: str
+    label: str
+    top: float | None = None
+    overshoots: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.metric if self.top is None else f"{self.top:g}-{self.metric}"
+
+    def of(self, values: Any) -> Any:
+        return values if self.top is None else self.top - values
+
+
+@dataclass(frozen=True)
+class Suite:
+    """How an evaluation suite is read: `forget` scores are efficacy (higher means forgotten; figures average them),
+    `utility` is what unlearning must keep, `probes` are shown beside them, `retained` is what an attack may bring back,
+    `initial` and `scaling` belong to the scaling study."""
+
+    forget: tuple[Score, ...]
+    utility: tuple[Score, ...]
+    probes: tuple[Score, ...]
+    retained: tuple[Score, ...]
+    initial: tuple[Score, ...]
+    scaling: tuple[Score, ...]
+
+
+E_ROUGE = Score("forget.rouge_l_recall", "E-ROUGE")
+P_ROUGE = Score("forget.para_rouge_l_recall", "P-ROUGE")
+VALUE = Score("forget.value_recall", "Value recall")
+P_VALUE = Score("forget.para_value_recall", "Value recall (para)")
+UTILITY = Score("model_utility", "MU")
+SUITES = {
+    "tofu": Suite(
+        forget=(
+            Score("forget.rouge_l_recall", "1-ROUGE-L", top=1, overshoots=True),
+            Score("forget.prob", "1-Prob", top=1, overshoots=True),
+            Score("forget.truth_ratio.geo", "Truth Ratio", overshoots=True),
+        ),
+        utility=(UTILITY,),
+        probes=(
+            Score("forget.value_recall", "1-Value recall", top=1, overshoots=True),
+            Score("forget.mcq_acc", "1-MCQ", top=1, overshoots=True),
+        ),
+        retained=(
+            Score("forget.rouge_l_recall", "ROUGE-L", overshoots=True),
+            Score("forget.prob", "Prob", overshoots=True),
+            Score("forget.truth_ratio.geo", "Truth Ratio", overshoots=True),
+            Score("forget.value_recall", "Value recall", overshoots=True),
+            Score("forget.mcq_acc", "MCQ", overshoots=True),
+        ),
+        initial=(Score("forget.extraction_strength", "ES"), E_ROUGE, P_ROUGE, VALUE, P_VALUE),
+        scaling=(E_ROUGE, P_ROUGE, VALUE, P_VALUE, UTILITY),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A number as the paper prints it; second-hand if it was copied from an account of the paper."""
+
+    value: float
+    std: float | None
+    second_hand: bool
+
+
+class Reported:
+    """The numbers a paper prints (config/reported/{study}.csv)."""
+
+    COLUMNS = ("paper", "table_or_figure", "benchmark", "split", "model", "method", "metric", "value", "unit", "note")
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self.rows = read_csv(path, self.COLUMNS).to_dict("records")
+
+    def rows_of(self, place: str, **where: str) -> list[dict[str, Any]]:
+        """Rows of a table or figure, by its name in the column table_or_figure and any other columns."""
+        where["table_or_figure"] = place
+        return [row for row in self.rows if all(row[column] == wanted for column, wanted in where.items())]
+
+    def models(self, place: str, **where: str) -> list[str]:
+        """The models that a table or figure is printed for."""
+        return list(dict.fromkeys(row["model"] for row in self.rows_of(place, **where)))
+
+    def find(self, place: str, metric: str, **where: str) -> Printed | None:
+        """The number printed for `metric` (or `metric`_mean with its `metric`_std), None if there is none."""
+        rows = self.rows_of(place, **where)
+        means = [row for row in rows if row["metric"] in (metric, f"{metric}_mean")]
+        if not means:
+            return None
+        if len(means) > 1:
+            raise LetheError(f"{self.path}: {place}, {metric}, {where}: one number expected, got {len(means)}")
+        stds = [float(row["value"]) for row in rows if row["metric"] == f"{metric}_std"]
+        return Printed(
+            value=float(means[0]["value"]),
+            std=stds[0] if stds else None,
+            second_hand="second-hand" in str(means[0]["note"]),
+        )
+
+
+@dataclass(frozen=True)
+class PaperData:
+    """Everything that a table or figure may read."""
+
+    summary: Summary
+    fits: pd.DataFrame
+    roles: Roles
+    reported: Reported
+
+    @classmethod
+    def load(
+        cls, summary_dir: str | Path, roles: Mapping[str, Any], reported_csv: str | Path, fits_csv: str | Path
+    ) -> "PaperData":
+        return cls(load_summary(summary_dir), load_fits(fits_csv), Roles.from_json(roles), Reported(reported_csv))
+
+    def suite(self, benchmark: str) -> Suite:
+        name = self.roles.suite(benchmark)
+        if name not in SUITES:
+            raise LetheError(f"benchmark {benchmark}: no suite '{name}' (has: {', '.join(SUITES)})")
+        return SUITES[name]
+
+    def per_seed(self, benchmark: str, scores: Sequence[Score], attacks: Sequence[str] = ("none",)) -> pd.DataFrame:
+        """Scores of the main model: a row a recipe, attack and seed in printed order, a column `Score.name` a score.
+
+        Left out are recipes that are stages of the scaling study, and the retrain seed that is everybody's reference
+        (unless it is the only one): the retrain row is its other seeds, which show the noise floor. NaN where
+        metrics.csv has no value.
+        """
+        metrics = list(dict.fromkeys(s.metric for s in scores))
+        rows = self.summary.select(benchmark=benchmark, model=self.roles.main, attack=attacks, metric=metrics)
+        rows = rows[~rows["recipe"].isin(self._stages())]
+        if rows.loc[rows["recipe"] == "retrain", "seed"].nunique() > 1:
+            rows = rows[~self._is_reference_seed(benchmark, rows)]
+        wide = rows.pivot(index=["recipe", "attack", "seed"], columns="metric", values="value")
+        wide = wide.reindex(columns=metrics).reset_index()
+        shown = wide[["recipe", "attack", "seed"]].assign(**{s.name: s.of(wide[s.metric]) for s in scores})
+        place = {name: i for i, name in enumerate([*in_order(shown["recipe"]), *attacks])}
+        return shown.sort_values(
+            ["recipe", "attack", "seed"], key=lambda c: c if c.name == "seed" else c.map(place), ignore_index=True
+        )
+
+    def with_times(self, benchmark: str, per_seed: pd.DataFrame) -> pd.DataFrame:
+        """Add `time_cpu_s` and `time_wall_s` of each run; NaN for the references, whose training is no unlearning."""
+        times = self.summary.times()
+        times = times[(times["benchmark"] == benchmark) & (times["model"] == self.roles.main)]
+        wide = per_seed.merge(times[["recipe", "seed", "time_cpu_s", "time_wall_s"]], on=["recipe", "seed"], how="left")
+        wide.loc[wide["recipe"].isin(REFERENCES), ["time_cpu_s", "time_wall_s"]] = float("nan")
+        return wide
+
+    def reference(self, benchmark: str, score: Score) -> float:
+        """What every row and attack is held against: the score of retrain's first seed, unattacked; NaN without one."""
+        rows = self.summary.select(
+            benchmark=benchmark, model=self.roles.main, attack="none", metric=score.metric, recipe="retrain"
+        )
+        return float(score.of(rows.sort_values("seed")["value"].iloc[0])) if len(rows) else float("nan")
+
+    def is_reference(self, benchmark: str, per_seed: pd.DataFrame) -> pd.Series:
+        """Which rows of `per_seed` are the reference itself (there is one where retrain has a single seed)."""
+        return self._is_reference_seed(benchmark, per_seed) & (per_seed["attack"] == "none")
+
+    def gaps(self, benchmark: str, scores: Sequence[Score], attacks: Sequence[str] = ("none",)) -> list[str]:
+        """One line for each score that a row averages over fewer seeds than it states, or not at all."""
+        names = {s.metric: s.label for s in scores}
+        rows = self.summary.select(benchmark=benchmark, model=self.roles.main, attack=attacks, metric=list(names))
+        rows = rows[rows["value"].isna() & ~rows["recipe"].isin(self._stages())]
+        return [
+            f"{recipe_name(recipe)}{'' if attack == 'none' else f' under {attack}'}: no {names[metric]} for seed "
+            f"{', '.join(map(str, group['seed']))} ({'; '.join(group['reason'].unique())})"
+            for (recipe, attack, metric), group in rows.groupby(["recipe", "attack", "metric"], sort=False)
+        ]
+
+    def n_params(self, model: str) -> int:
+        sizes = self.summary.sizes().set_index("model")["size"]
+        if model not in sizes:
+            raise LetheError(f"{self.summary.folder / 'metrics.csv'}: no rows for model '{model}'")
+        return int(sizes[model])
+
+    def place(self) -> str:
+        """Where our numbers come from: "mini, w128 (0.66M parameters)"."""
+        return f"{self.roles.scale}, {self.roles.main} ({parameters(self.n_params(self.roles.main))})"
+
+    def _is_reference_seed(self, benchmark: str, rows: pd.DataFrame) -> pd.Series:
+        retrained = self.summary.select(benchmark=benchmark, model=self.roles.main, recipe="retrain", attack="none")
+        return (rows["recipe"] == "retrain") & (rows["seed"] == retrained["seed"].min())
+
+    def _stages(self) -> set[str]:
+        return {"base", self.roles.learning} - set(REFERENCES)
+
+
+def summarise(per_seed: pd.DataFrame) -> pd.DataFrame:
+    """Mean and sample standard deviation over seeds of the rows of `per_seed`, by recipe and attack."""
+    return over_seeds(per_seed, by=["recipe", "attack"])
+
+
+def in_order(recipes: Iterable[str]) -> list[str]:
+    """Distinct recipes in printed order, unknown ones after, by name."""
+    known = list(RECIPES)
+    return sorted(set(recipes), key=lambda r: (known.index(r) if r in RECIPES else len(known), r))
+
+
+def recipe_name(recipe: str) -> str:
+    return RECIPES.get(recipe, recipe)
+
+
+def parameters(n: float) -> str:
+    """A parameter count for people: 660,480 -> '0.66M parameters'."""
+    unit, size = ("B", 1e9) if n >= 1e9 else ("M", 1e6)
+    return f"{n / size:.2f}{unit} parameters"
