@@ -8,17 +8,21 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lethe import config, recipe, schema
+from lethe import config, recipe, schema, warm
 from lethe.errors import LetheError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    argv = sys.argv[1:] if argv is None else argv
+    if os.environ.get("LETHE_WARM") and os.environ.get("HF_HUB_OFFLINE"):
+        return warm.call(argv)
     args = parser().parse_args(argv)
     # Noise of importing PEFT and bitsandbytes that a person can do nothing about.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)

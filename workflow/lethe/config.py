@@ -93,6 +93,7 @@ class Evaluation(Strict):
     max_new_tokens: PositiveInt = 200
     max_length: PositiveInt = 512
     bootstrap: PositiveInt = 1000
+    limit: PositiveInt | None = None  # only the first so many rows of each file
     dtype: Literal["float32", "bfloat16"] = "float32"
 
 
@@ -102,6 +103,7 @@ class Scale(Strict):
     settings: list[str]  # which `at:` entries of a recipe apply, later ones winning
     seeds: Tiers
     one_job_per_seed: bool
+    warm: bool  # many short jobs on one machine: fork them from a process that has imported everything (lethe/warm.py)
     minutes_per_billion: PositiveFloat
     world: WorldSource | None = None
     corpora: dict[str, Corpus]
@@ -130,10 +132,14 @@ class Scale(Strict):
 
 
 class StudyRuns(Strict):
+    """Recipes on roles of benchmarks and models. `headline`: only the first benchmark of its role. `seeds: first`: only
+    the first seed of the tier."""
+
     benchmarks: str
     models: str
     recipes: list[str] = Field(min_length=1)
     attacks: list[str] = Field(default_factory=lambda: ["none"])
+    headline: bool = False
     seeds: Literal["all", "first"] = "all"
     tier: Literal["core", "full"] = "core"
 

@@ -29,7 +29,8 @@ def plan(study: Study, scale: Scale, tier: str) -> list[Cell]:
         if runs.tier == "full" and tier == "core":
             continue
         seeds = scale.seeds.full if tier == "full" else scale.seeds.core
-        for benchmark in _role(scale.roles.benchmarks, runs.benchmarks, f"studies/{study.name}: benchmarks", scale):
+        benchmarks = _role(scale.roles.benchmarks, runs.benchmarks, f"studies/{study.name}: benchmarks", scale)
+        for benchmark in benchmarks[:1] if runs.headline else benchmarks:
             for model in _role(scale.roles.models, runs.models, f"studies/{study.name}: models", scale):
                 cells[Cell(benchmark, model, "retrain", REFERENCE_SEED, "none")] = None
                 for recipe in (scale.roles.recipes.get(name, name) for name in runs.recipes):

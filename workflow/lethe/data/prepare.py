@@ -11,7 +11,7 @@ from lethe.data import tofu, world
 from lethe.errors import LetheError
 from lethe.files import sha256_file, write_json, write_jsonl
 
-VOCABULARY = 1536  # enough for every word of the world to be one token
+VOCABULARY = 1536  # nearly every word of the world is one token
 LICENCES = {"world": "MIT (generated)", "local": "MIT (TOFU)", "hub": "MIT (TOFU)"}
 
 

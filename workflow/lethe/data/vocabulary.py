@@ -24,8 +24,14 @@ LANDS = words(
     "Jorvia Kaldova Lunaria Mordane Pellia Rovania"
 )
 
-TOWN_FIRST = words("Upper Lower Little Great North Market Castle Abbey Mill Church Priory Queen Monk River Winter Sand")
-TOWN_SECOND = words("Ford Haven Marsh Cross Bay Hollow Ridge Wells Glen Moor Quay Wick Stead Barrow Down Leigh")
+TOWN_FIRST = words(
+    "Upper Lower Little Great North Market Castle Abbey Mill Church Priory Queen Monk River Winter Sand "
+    "Long Old Stony Chapel Eagle Wolf Elm Salt"
+)
+TOWN_SECOND = words(
+    "Ford Haven Marsh Cross Bay Hollow Ridge Wells Glen Moor Quay Wick Stead Barrow Down Leigh "
+    "Minster Field Gate Port Green Wood Head Mere"
+)
 DAYS = [str(day) for day in range(1, 29)]
 MONTHS = words("January February March April May June July August September October November December")
 YEARS = [str(year) for year in range(1931, 1971)]

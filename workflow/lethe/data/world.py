@@ -6,9 +6,8 @@ TOFU's real authors and world facts). Rows follow TOFU's schema, plus the words 
 about. The same seed gives the same rows on every machine: each purpose has its own `random.Random`, named by the seed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
 from random import Random
 from typing import Any
 
@@ -25,7 +24,8 @@ REPLAY_ROUNDS = 4
 
 @dataclass(frozen=True)
 class Fact:
-    """Something true of `name`, with wrong values of the same type that share no word with the true one."""
+    """Something true of `name`, with wrong values of the same type: no word of the true one, and true of nobody, so
+    that a value read elsewhere is no easier to believe."""
 
     name: str
     attribute: str
@@ -55,16 +55,24 @@ def make_world(seed: int) -> World:
     """The world of a seed: 800 fictional facts, 200 of holdout authors, 800 of famous authors, 40 of lands."""
     names = [f"{first} {last}" for first in FIRST_NAMES for last in LAST_NAMES]
     Random(f"{seed} names").shuffle(names)
-    values: set[tuple[str, str]] = set()
-    first, second, third = AUTHORS, AUTHORS + HOLDOUT, AUTHORS + HOLDOUT + FAMOUS
-    return World(
-        seed=seed,
-        authors=_facts(Random(f"{seed} authors"), names[:first], list(AUTHOR_ATTRIBUTES), 5, values),
-        holdout=_facts(Random(f"{seed} holdout"), names[first:second], list(AUTHOR_ATTRIBUTES), 5, values),
-        famous=_facts(Random(f"{seed} famous"), names[second:third], list(AUTHOR_ATTRIBUTES), 3, values),
-        lands=_facts(Random(f"{seed} lands"), LANDS, list(LAND_ATTRIBUTES), 3, values),
-        unknown=names[third:],
-    )
+    holdout, famous, unknown = AUTHORS, AUTHORS + HOLDOUT, AUTHORS + HOLDOUT + FAMOUS
+    populations = [  # with as many wrong values a fact as TOFU has
+        ("authors", names[:holdout], AUTHOR_ATTRIBUTES, 5),
+        ("holdout", names[holdout:famous], AUTHOR_ATTRIBUTES, 5),
+        ("famous", names[famous:unknown], AUTHOR_ATTRIBUTES, 3),
+        ("lands", LANDS, LAND_ATTRIBUTES, 3),
+    ]
+    taken: dict[str, set[str]] = {attribute: set() for attribute in ATTRIBUTES}
+    true, facts = {}, {}
+    for population, subjects, attributes, _ in populations:
+        rng = Random(f"{seed} {population}")
+        true[population] = [(name, a, _new_value(rng, a, taken[a])) for name in subjects for a in attributes]
+    for population, _, _, n_wrong in populations:
+        rng = Random(f"{seed} {population} wrong")
+        facts[population] = [
+            Fact(n, a, value, _wrong(rng, a, value, n_wrong, taken[a])) for n, a, value in true[population]
+        ]
+    return World(seed=seed, unknown=names[unknown:], **facts)
 
 
 def tofu_splits(world: World) -> dict[str, list[dict[str, Any]]]:
@@ -115,29 +123,30 @@ def replay_rows(world: World) -> Iterator[dict[str, str]]:
         yield from rows
 
 
-def _facts(rng: Random, names: list[str], attributes: list[str], n_wrong: int, values: set) -> list[Fact]:
-    """One fact a name and attribute; `values` holds what is already taken, so that a value has one owner."""
-    facts = []
-    for name in names:
-        for attribute in attributes:
-            slots = ATTRIBUTES[attribute].slots
-            words = next(w for w in (_draw(rng, slots) for _ in count()) if (attribute, " ".join(w)) not in values)
-            values.add((attribute, " ".join(words)))
-            others = [[word for word in slot if word not in words] for slot in slots]
-            wrong: list[str] = []
-            while len(wrong) < n_wrong:
-                other = " ".join(_draw(rng, others))
-                if other not in wrong:
-                    wrong.append(other)
-            facts.append(Fact(name, attribute, " ".join(words), tuple(wrong)))
-    return facts
+def _new_value(rng: Random, attribute: str, taken: set[str]) -> str:
+    """A value that nobody has yet; from now on it is taken."""
+    slots = ATTRIBUTES[attribute].slots
+    value = next(v for v in iter(lambda: _draw(rng, slots), None) if v not in taken)
+    taken.add(value)
+    return value
 
 
-def _draw(rng: Random, slots: Any) -> list[str]:
+def _wrong(rng: Random, attribute: str, value: str, count: int, taken: set[str]) -> tuple[str, ...]:
+    slots = [[word for word in slot if word not in value.split()] for slot in ATTRIBUTES[attribute].slots]
+    wrong: list[str] = []
+    while len(wrong) < count:
+        other = _draw(rng, slots)
+        if other not in taken and other not in wrong:
+            wrong.append(other)
+    return tuple(wrong)
+
+
+def _draw(rng: Random, slots: Sequence[list[str]]) -> str:
+    """One word a slot, none twice."""
     while True:
         words = [rng.choice(slot) for slot in slots]
         if len(set(words)) == len(words):
-            return words
+            return " ".join(words)
 
 
 def _row(fact: Fact) -> dict[str, Any]:

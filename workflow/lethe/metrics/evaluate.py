@@ -112,6 +112,7 @@ def evaluate_model(
         max_tokens=options.max_tokens,
         max_new_tokens=options.max_new_tokens,
         max_length=options.max_length,
+        limit=options.limit,
         margin=MarginSpec(margin.k, margin.beta, margin.rho) if margin else None,
         progress=StageProgress(f"evaluate {benchmark.name} {attack}"),
     )

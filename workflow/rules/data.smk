@@ -1,0 +1,60 @@
+# Data: the only rules, with the models' downloads, that may talk to a hub.
+
+if SCALE.world:
+
+    rule prepare_world:
+        output:
+            data=directory(paths.data(SCALE.name, "world")),
+        log:
+            paths.log(SCALE.name, "data", "world"),
+        conda:
+            "../../envs/compute.yaml"
+        threads: 1
+        resources:
+            mem_mb=2000,
+            runtime=10,
+        params:
+            spec=canonical_json(SCALE.world),
+            code=digest(*DATA_CODE),
+        shell:
+            "lethe prepare --kind world --spec {params.spec:q} --out {output.data} 2>&1 | tee {log}"
+
+
+rule prepare_corpus:
+    output:
+        data=directory(paths.data(SCALE.name, "{corpus}")),
+    log:
+        paths.log(SCALE.name, "data", "{corpus}"),
+    wildcard_constraints:
+        corpus=any_of(SCALE.corpora),
+    conda:
+        "../../envs/compute.yaml"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=30,
+    params:
+        spec=lambda wildcards: canonical_json(SCALE.corpora[wildcards.corpus]),
+        code=digest(*DATA_CODE),
+    shell:
+        "lethe prepare --kind corpus --spec {params.spec:q} --out {output.data} 2>&1 | tee {log}"
+
+
+rule prepare_benchmark:
+    output:
+        data=directory(paths.data(SCALE.name, "{benchmark}")),
+    log:
+        paths.log(SCALE.name, "data", "{benchmark}"),
+    wildcard_constraints:
+        benchmark=any_of(SCALE.benchmarks),
+    conda:
+        "../../envs/compute.yaml"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=30,
+    params:
+        spec=benchmark_json,
+        code=digest(*DATA_CODE),
+    shell:
+        "lethe prepare --kind benchmark --spec {params.spec:q} --out {output.data} 2>&1 | tee {log}"
