@@ -4,6 +4,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
 from lethe.data.text import (
     TEMPLATES,
     Encoded,
@@ -18,8 +21,6 @@ from lethe.data.text import (
     pad_token_id,
 )
 from lethe.errors import LetheError
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
 
 CHAT = (
     "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] | trim }}"

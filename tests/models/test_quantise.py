@@ -8,12 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.testing import assert_close
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, Qwen2Config, Qwen2ForCausalLM
+
 from lethe.errors import LetheError
 from lethe.models import quantise
 from lethe.models.codebooks import FP4, NF4
 from lethe.models.quantise import ATTACKS, SCHEMES, check_attack, codes, quantise_model, quantise_tensor, step_size
-from torch.testing import assert_close
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig, Qwen2Config, Qwen2ForCausalLM
 
 needs_bnb = pytest.mark.skipif(
     importlib.util.find_spec("bitsandbytes") is None,

@@ -153,6 +153,7 @@ class Recipe(Strict):
     method: Literal["none", "finetune", "gradient"]
     data: Literal["pretrain", "full", "retain"] | None = None
     replay: NonNegativeInt = 0
+    shuffle: bool = True
     forget: Forget | None = None
     retain: Retain | None = None
     stop: Stop | None = None

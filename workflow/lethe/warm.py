@@ -2,9 +2,9 @@
 
 Importing torch and transformers takes longer than most jobs of the small scales. With LETHE_WARM and HF_HUB_OFFLINE set
 (the server is offline), `lethe` passes its arguments, environment and standard streams to a server of the same user,
-Python and folder, and waits for the exit code. The first call starts the server; it ends by itself when nothing has asked
-for a while. Children import `lethe` anew, so an edited source is never stale. A child ends with its caller, however that
-dies: nothing is left behind that still writes.
+Python and folder, and waits for the exit code. The first call starts the server; it ends by itself when nothing has
+asked for a while. Children import `lethe` anew, so an edited source is never stale. A child ends with its caller,
+however that dies: nothing is left behind that still writes.
 """
 
 from __future__ import annotations
@@ -103,16 +103,30 @@ def serve(path: Path) -> None:
         __import__(name)
     server.settimeout(IDLE_SECONDS)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children report their own exit code; nobody waits for them
+    closing = False
     while True:
         try:
             connection, _ = server.accept()
         except TimeoutError:
-            path.unlink(missing_ok=True)
-            return
+            if closing:
+                return
+            if not _has_children():
+                path.unlink(missing_ok=True)
+                server.settimeout(0.5)  # who connected before the name was gone is still served
+                closing = True
+            continue
         if os.fork() == 0:
             server.close()
             _run(connection)
         connection.close()
+
+
+def _has_children() -> bool:
+    try:
+        os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _run(connection: socket.socket) -> NoReturn:

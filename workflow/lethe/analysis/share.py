@@ -9,9 +9,10 @@ from lethe.files import read_json
 def compute_share(results: Path, since: float, cores: int) -> str:
     """One line: CPU seconds inside training, unlearning and scoring over wall seconds x cores, since a time.
 
-    What is missing from 1 is imports, process starts, loading and saving, Snakemake, tables and figures, and idle cores.
+    What is missing is imports, process starts, loading and saving, Snakemake, tables and figures, and idle cores.
     """
     wall = time.time() - since
-    records = [*results.glob("models/**/run.json"), *results.glob("runs/**/run.json"), *results.glob("runs/**/eval/*.json")]
+    patterns = ("models/**/run.json", "runs/**/run.json", "runs/**/eval/*.json")
+    records = [path for pattern in patterns for path in results.glob(pattern)]
     cpu = sum(read_json(path).get("cpu_s", 0.0) for path in records if path.stat().st_mtime >= since)
     return f"{wall / 60:.1f} minutes, of which stages computed {cpu / (wall * cores):.0%} of {cores} cores"

@@ -205,7 +205,7 @@ def make_streams(
             name="retain",
             replay=recipe.replay,
             replay_pool=len(pool),
-            by_length=recipe.method == "finetune",
+            shuffle=recipe.shuffle,
         )
     return streams, sum(e.truncated for stream in streams.values() for e in stream.examples)
 

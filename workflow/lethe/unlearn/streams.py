@@ -11,8 +11,6 @@ import torch
 
 from lethe.data.text import Encoded
 
-WINDOW = 16  # batches whose rows are sorted by length together, to pad less; batches stay in random order
-
 
 def generator(*key: int | str) -> torch.Generator:
     """A generator that depends on the key alone."""
@@ -21,10 +19,11 @@ def generator(*key: int | str) -> torch.Generator:
 
 
 class Stream:
-    """Endless batches of row numbers: every epoch a new order, its last batch possibly smaller.
+    """Endless batches of row numbers: every epoch a new order (unless `shuffle` is off), its last batch maybe smaller.
 
-    examples: what the row numbers refer to. The first `len(examples) - replay_pool` are all seen every epoch; of the
-    `replay_pool` last, `replay` are drawn anew every epoch.
+    examples: what the row numbers refer to. All but the last `replay_pool` are seen every epoch, and of those `replay`,
+    drawn anew. Rows are not grouped by length: rows of one length tend to be of one kind, and learning from them
+    together is measurably worse.
     """
 
     def __init__(
@@ -36,10 +35,10 @@ class Stream:
         name: str,
         replay: int = 0,
         replay_pool: int = 0,
-        by_length: bool = False,
+        shuffle: bool = True,
     ) -> None:
-        self.examples, self.size, self.seed, self.name = examples, size, seed, name
-        self.replay, self.replay_pool, self.by_length = min(replay, replay_pool), replay_pool, by_length
+        self.examples, self.size, self.seed, self.name, self.shuffle = examples, size, seed, name, shuffle
+        self.replay, self.replay_pool = min(replay, replay_pool), replay_pool
         self.own = len(examples) - replay_pool
         self.per_epoch = math.ceil((self.own + self.replay) / size)
         self._epoch = functools.lru_cache(maxsize=2)(self._batches)
@@ -52,12 +51,9 @@ class Stream:
         g = generator(self.seed, self.name, epoch)
         drawn = (self.own + torch.randperm(self.replay_pool, generator=g)[: self.replay]).tolist()
         rows = [*range(self.own), *drawn]
-        rows = [rows[i] for i in torch.randperm(len(rows), generator=g).tolist()]
-        if not self.by_length:
-            return list(chunks(rows, self.size))
-        windows = chunks(rows, self.size * WINDOW)
-        batches = [b for w in windows for b in chunks(sorted(w, key=lambda r: len(self.examples[r].ids)), self.size)]
-        return [batches[i] for i in torch.randperm(len(batches), generator=g).tolist()]
+        if self.shuffle:
+            rows = [rows[i] for i in torch.randperm(len(rows), generator=g).tolist()]
+        return list(chunks(rows, self.size))
 
 
 def chunks(rows: Sequence[int], size: int) -> Iterable[list[int]]:
