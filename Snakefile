@@ -40,3 +40,7 @@ localrules:
     all,
     tables,
     figures,
+
+
+onsuccess:
+    say_compute_share()

@@ -1,7 +1,10 @@
+import unicodedata
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import AutoTokenizer
 
 from lethe.data.text import encode_pair, encode_prompt, get_template
 from lethe.errors import LetheError
@@ -19,7 +22,7 @@ def small(architecture="qwen2", seed=0, **sizes):
 def test_any_text_can_be_encoded_and_comes_back(text):
     ids = TOKENIZER(text).input_ids
     decoded = TOKENIZER.decode(ids)
-    assert decoded.removeprefix(" ") == text.removeprefix(" ") or decoded == text  # a blank may be put before it
+    assert decoded == unicodedata.normalize("NFC", text)
 
 
 def test_the_chat_template_is_user_assistant_end():
@@ -77,3 +80,27 @@ def test_a_dimension_that_4_bit_blocks_do_not_divide_is_refused():
         small(kv_heads=1)
     with pytest.raises(LetheError, match="one of qwen2, llama, mistral, phi, got 'gpt'"):
         small("gpt")
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_plain_transformers_loads_the_same_tokenizer_from_a_model_folder(tmp_path, architecture):
+    """AutoTokenizer picks a class by the model's type, and such a class may bring a splitting of its own."""
+    tokenizer = train_tokenizer(["Born on 13 November 1948 in Mill Hollow.", "Where was Ada Quill born?"] * 9, 320)
+    model = build(architecture, tokenizer, hidden_size=64, layers=1, heads=2, intermediate_size=64, seed=0)
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert len(loaded) == len(tokenizer)
+    chat = [
+        {"role": "user", "content": "Where was Ada born?"},
+        {"role": "assistant", "content": "On 3 May 1931, née Ó."},
+    ]
+    for text in (
+        "Born on 13 November 1948.",
+        " Mill Hollow",
+        "née 宮部 -- 12%\n\n x",
+        tokenizer.apply_chat_template(chat, tokenize=False),
+    ):
+        assert loaded(text)["input_ids"] == tokenizer(text)["input_ids"]
+        assert loaded.decode(loaded(text)["input_ids"]) == text
+    assert loaded.apply_chat_template(chat, tokenize=False) == tokenizer.apply_chat_template(chat, tokenize=False)

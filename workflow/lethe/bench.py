@@ -39,7 +39,7 @@ STEPS = 30
 
 def write_bench(scale: Scale, out: Path, repeats: int) -> None:
     """Time on the scale's main model and first benchmark. LetheError: the scale has not been run."""
-    benchmark, model_name = next(iter(scale.benchmarks)), scale.roles.models["main"][0]
+    benchmark, model_name = next(iter(scale.roles.benchmarks.values()))[0], scale.roles.models["main"][0]
     folder, data = (
         Path(weights(scale, f"{benchmark}/{model_name}/target", REFERENCE_SEED)),
         Path(paths.data(scale.name, benchmark)),

@@ -26,6 +26,7 @@ class LocalSource(Strict):
 
 class WorldSeed(Strict):
     seed: int
+    rounds: PositiveInt = 16  # times that pretraining reads every famous fact
 
 
 class WorldSource(Strict):
@@ -168,10 +169,13 @@ def load_config(values: dict[str, Any]) -> Config:
 
 def load_scale(name: str, root: str | Path = ".") -> Scale:
     """A scale file may name another in `extends`; its own keys win, lists and sources replace."""
+    return validate(Scale, {"name": name, **_read_scale(name, root)}, paths.scale_file(name))
+
+
+def _read_scale(name: str, root: str | Path) -> dict[str, Any]:
     raw = read_yaml(_existing(root, paths.scale_file(name), "scale", name))
-    if parent := raw.pop("extends", None):
-        raw = merge(read_yaml(_existing(root, paths.scale_file(parent), "scale", parent)), raw)
-    return validate(Scale, {"name": name, **raw}, paths.scale_file(name))
+    parent = raw.pop("extends", None)
+    return merge(_read_scale(parent, root), raw) if parent else raw
 
 
 def load_study(name: str, root: str | Path = ".") -> Study:

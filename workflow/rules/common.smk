@@ -9,6 +9,7 @@ import json
 import os
 import re
 import sys
+import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -16,11 +17,12 @@ import lethe
 from lethe import config as settings
 from lethe import paths
 from lethe import recipe as recipes
+from lethe.analysis.share import compute_share
 from lethe.config import LocalSource, TinySource
 from lethe.errors import LetheError
 from lethe.models.codebooks import check_attack
-from lethe.schema import canonical_json
 from lethe.plan import REFERENCE_SEED, paper_roles, plan, recipe_of, run_folder, weights
+from lethe.schema import canonical_json
 
 # Snakemake sets OMP_NUM_THREADS to a job's threads; threads that spin while they wait would slow the other jobs.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -68,7 +70,7 @@ try:
     SCALE = load_scale(CONFIG.scale, CONFIG.corpus_dir)
     STUDY = settings.load_study(CONFIG.study)
     RECIPES = recipes.load_recipes(paths.RECIPES)
-    settings.check_recipes(RECIPES, [settings.load_scale(file.stem) for file in Path("config/scales").glob("*.yaml")])
+    settings.check_recipes(RECIPES, [settings.load_scale(file.stem) for file in Path().glob(paths.scale_file("*"))])
     CELLS = plan(STUDY, SCALE, CONFIG.tier)
     RECIPE = {run: recipe_of(RECIPES, SCALE, run) for run in dict.fromkeys(cell.run for cell in CELLS)}
     COMPUTED, SHIPPED = CONFIG.source == "computed", CONFIG.source == "shipped"
@@ -82,8 +84,10 @@ try:
 except LetheError as e:
     sys.exit(f"lethe: {e}")
 
+STARTED = time.time()
+
 if SCALE.warm:
-    os.environ["LETHE_WARM"] = "1"  # offline stages are forked from a process that has imported everything
+    os.environ.setdefault("LETHE_WARM", "1")  # offline stages are forked from a process that has imported everything
 
 OUT = f"{SCALE.name}-shipped" if SHIPPED else SCALE.name  # so that neither overwrites the other
 SUMMARY_FILES = [f"{SUMMARY}/{name}" for name in ("metrics.csv", "runs.csv", "traces.csv.gz", "samples.jsonl")]
@@ -341,3 +345,12 @@ def minutes_for(parts):
     return lambda wildcards, attempt: attempt * round(
         10 + parts * SCALE.minutes_per_billion * model_of(wildcards).params_b
     )
+
+
+# ---------------------------------------------------------------------------------------------------- when all is done
+
+
+def say_compute_share():
+    """One line for whoever waited: how long it took, and how much of that was the stages' own work."""
+    if COMPUTED:
+        print(f"lethe: {compute_share(Path('results') / SCALE.name, STARTED, workflow.cores)}")

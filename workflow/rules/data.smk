@@ -7,6 +7,7 @@ if SCALE.world:
             data=directory(paths.data(SCALE.name, "world")),
         log:
             paths.log(SCALE.name, "data", "world"),
+        localrule: True
         conda:
             "../../envs/compute.yaml"
         threads: 1
@@ -27,6 +28,7 @@ rule prepare_corpus:
         paths.log(SCALE.name, "data", "{corpus}"),
     wildcard_constraints:
         corpus=any_of(SCALE.corpora),
+    localrule: True
     conda:
         "../../envs/compute.yaml"
     threads: 1
@@ -47,6 +49,7 @@ rule prepare_benchmark:
         paths.log(SCALE.name, "data", "{benchmark}"),
     wildcard_constraints:
         benchmark=any_of(SCALE.benchmarks),
+    localrule: True
     conda:
         "../../envs/compute.yaml"
     threads: 1

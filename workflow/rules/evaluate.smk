@@ -84,6 +84,7 @@ rule summarise:
         manifest=SUMMARY_MANIFEST,
     log:
         paths.log(SCALE.name, "summarise", STUDY.name),
+    localrule: True
     conda:
         "../../envs/paper.yaml"
     threads: 1

@@ -34,6 +34,7 @@ rule fetch_base:
         paths.log(SCALE.name, "fetch", "{model}"),
     wildcard_constraints:
         model=any_of(name for name in SCALE.models if name not in TINY),
+    localrule: True
     conda:
         "../../envs/compute.yaml"
     threads: 1
@@ -57,6 +58,7 @@ rule fetch_target:
         paths.log(SCALE.name, "fetch", "{target}"),
     wildcard_constraints:
         target=any_of(GIVEN),
+    localrule: True
     conda:
         "../../envs/compute.yaml"
     threads: 1

@@ -9,6 +9,7 @@ rule fit:
         fits=paths.fits(OUT),
     log:
         paths.log(OUT, "paper", f"{STUDY.name}_fits"),
+    localrule: True
     conda:
         "../../envs/paper.yaml"
     threads: 1
@@ -38,6 +39,7 @@ for kind, id, stem, shown, others in ARTEFACTS:
             others=[f"{stem}.{other}" for other in others],
         log:
             paths.log(OUT, "paper", f"{STUDY.name}_{id}"),
+        localrule: True
         conda:
             "../../envs/paper.yaml"
         threads: 1

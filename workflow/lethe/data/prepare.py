@@ -16,11 +16,12 @@ LICENCES = {"world": "MIT (generated)", "local": "MIT (TOFU)", "hub": "MIT (TOFU
 
 
 def prepare_world(spec: dict[str, Any], out: Path) -> None:
-    """pretrain.jsonl and tokenizer/ of the embedded world. spec: {"world": {"seed": 1}}."""
+    """pretrain.jsonl and tokenizer/ of the embedded world. spec: {"world": {"seed": 1, "rounds": 16}}."""
     from lethe.models.tiny import train_tokenizer
 
-    made = world.make_world(spec["world"]["seed"])
-    rows = list(world.pretraining_rows(made))
+    options = spec["world"]
+    made = world.make_world(options["seed"])
+    rows = list(world.pretraining_rows(made, options.get("rounds", world.ROUNDS)))
 
     def write(folder: Path) -> None:
         write_jsonl(folder / "pretrain.jsonl", rows)

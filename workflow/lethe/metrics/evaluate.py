@@ -17,13 +17,13 @@ from lethe.data.rows import default_template
 from lethe.data.text import Template
 from lethe.errors import LetheError
 from lethe.files import atomic, lock, read_json, sha256_file, write_json
+from lethe.machine import machine
 from lethe.metrics.benchmark import score_benchmark
 from lethe.metrics.scores import MarginSpec
 from lethe.metrics.tofu import tofu_metrics
 from lethe.models.load import DTYPES, load_model, load_tokenizer, parameter_counts, save_model, weights_sha256
 from lethe.models.quantise import quantise_model
 from lethe.progress import Progress
-from lethe.unlearn.run import machine
 
 SAMPLES = 5  # forget questions whose answers are kept readable in the JSON
 

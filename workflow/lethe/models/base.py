@@ -10,10 +10,11 @@ import torch
 from lethe.config import HubSource, LocalSource, TinySource
 from lethe.data.text import Template
 from lethe.files import lock, write_json
+from lethe.machine import machine
 from lethe.models import tiny
 from lethe.models.load import load_model, load_tokenizer, parameter_counts, save_model, weights_sha256
 from lethe.recipe import Recipe
-from lethe.unlearn.run import Sources, machine, train_single
+from lethe.unlearn.run import Sources, train_single
 
 
 def pretrain(

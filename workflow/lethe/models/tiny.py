@@ -4,17 +4,19 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
 from lethe.errors import LetheError
 
 ARCHITECTURES = ("qwen2", "llama", "mistral", "phi")
-SPECIAL_TOKENS = ["<pad>", "<|user|>", "<|assistant|>", "<|end|>"]
+SPECIAL_TOKENS = ["<|endoftext|>", "<pad>", "<|user|>", "<|assistant|>", "<|end|>"]
+# The blank before each text gives its first word the token that the word has elsewhere.
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
-    "{% if message['role'] == 'assistant' %}<|assistant|>{{ message['content'] }}<|end|>"
-    "{% else %}<|user|>{{ message['content'] }}{% endif %}"
+    "{% if message['role'] == 'assistant' %}<|assistant|> {{ message['content'] }}<|end|>"
+    "{% else %}<|user|> {{ message['content'] }}{% endif %}"
     "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 # Standard deviations times sqrt(hidden_size). At these widths the usual .02 wastes a short pretraining: a width of 128
@@ -24,13 +26,17 @@ MULTIPLE = 64  # the block of 4-bit quantisation; bitsandbytes on CPU is silentl
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
-    """Byte-level BPE (any text can be encoded) with a chat template `<|user|>q<|assistant|>a<|end|>`; `<|end|>` is EOS.
+    """Byte-level BPE (any text can be encoded) with a chat template `<|user|> q<|assistant|> a<|end|>`; `<|end|>` is EOS.
 
-    A blank is put before the text of every turn, so that a word has the same token at the beginning as elsewhere.
+    Texts are split as Qwen2 splits them: transformers loads the tokenizer in a folder with a Qwen2 model as Qwen2's,
+    whatever its file says, and would silently cut any other into other tokens.
     """
     backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    backend.post_processor = processors.ByteLevel(trim_offsets=True)
+    backend.normalizer = normalizers.NFC()
+    split = pre_tokenizers.Split(Regex(PRETOKENIZE_REGEX), behavior="isolated")
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -38,9 +44,10 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenize
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    backend.train_from_iterator(texts, trainer)
+    backend.train_from_iterator((f" {text}" for text in texts), trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
+        unk_token="<|endoftext|>",
         pad_token="<pad>",
         eos_token="<|end|>",
         additional_special_tokens=["<|user|>", "<|assistant|>"],

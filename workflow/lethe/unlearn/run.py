@@ -8,14 +8,9 @@ import csv
 import hashlib
 import io
 import json
-import os
-import platform
-import resource
 import shutil
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +20,7 @@ from lethe.data.rows import default_template, encode_rows
 from lethe.data.text import Encoded, Template, pad_token_id
 from lethe.errors import LetheError
 from lethe.files import lock, read_json, sha256_file, write_json, write_text
+from lethe.machine import machine, peak_memory
 from lethe.models.load import DTYPES, load_model, load_tokenizer, parameter_counts, save_model, weights_sha256
 from lethe.optim.build import check_optimizer
 from lethe.progress import Progress
@@ -38,7 +34,6 @@ from lethe.unlearn.reference import Reference
 from lethe.unlearn.streams import Stream
 
 CHECKPOINT = "checkpoint.pt"
-PACKAGES = ("torch", "transformers", "accelerate", "peft")
 
 
 @dataclass(frozen=True)
@@ -306,16 +301,3 @@ def write_trace(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     writer.writeheader()
     writer.writerows({k: f"{v:.9g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
     write_text(path, text.getvalue())
-
-
-def peak_memory() -> dict[str, float]:
-    """Of this process so far, so the second seed of a job reports at least the first one's."""
-    rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10)
-    cuda = torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else 0.0
-    return {"peak_rss_mb": round(rss, 1), "peak_cuda_mb": round(cuda, 1)}
-
-
-def machine() -> dict[str, Any]:
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"cpu {platform.machine()}"
-    versions = "; ".join(f"{name} {version(name)}" for name in PACKAGES)
-    return {"device": device, "threads": torch.get_num_threads(), "versions": versions, "cores": os.cpu_count()}

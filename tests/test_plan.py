@@ -1,0 +1,90 @@
+import pytest
+
+from lethe import config, plan
+from lethe.errors import LetheError
+from lethe.plan import Cell
+
+
+@pytest.fixture(scope="module")
+def mini(repo):
+    return config.load_scale("mini", repo)
+
+
+def study(**runs):
+    return config.Study(
+        name="s", title="", tables=[], figures=[], runs=[{"benchmarks": "tofu", "models": "main"} | runs]
+    )
+
+
+def test_roles_become_names_and_each_cell_occurs_once(mini):
+    runs = {"benchmarks": "tofu", "models": "main", "recipes": ["npo"], "attacks": ["none", "rtn4"], "seeds": "first"}
+    twice = config.Study(name="s", title="", tables=[], figures=[], runs=[runs, runs])
+    assert plan.plan(twice, mini, "core") == [
+        Cell("tofu-forget10", "w128", "retrain", 0, "none"),
+        Cell("tofu-forget10", "w128", "npo", 0, "none"),
+        Cell("tofu-forget10", "w128", "npo", 0, "rtn4"),
+    ]
+
+
+def test_the_reference_is_there_even_if_the_study_does_not_ask(mini):
+    assert Cell("tofu-forget10", "w64", "retrain", 0, "none") in plan.plan(
+        study(models="ladder", recipes=["npo"]), mini, "core"
+    )
+
+
+def test_a_tier_decides_seeds_and_cells(mini):
+    asked = study(recipes=["npo"], tier="full")
+    assert {cell.seed for cell in plan.plan(study(recipes=["npo"]), mini, "core")} == {0, 1, 2}
+    assert {cell.seed for cell in plan.plan(asked, mini, "full")} == {0, 1, 2, 3, 4}
+    assert plan.plan(asked, mini, "core") == []
+
+
+def test_a_recipe_may_be_a_role(mini):
+    assert "learn" in {cell.recipe for cell in plan.plan(study(recipes=["learning"]), mini, "core")}
+
+
+def test_headline_is_the_first_benchmark_of_a_role(repo):
+    scale = config.load_scale("mini-tofu", repo)
+    both, first = (plan.plan(study(recipes=["npo"], headline=headline), scale, "core") for headline in (False, True))
+    assert {cell.benchmark for cell in both} == {"tofu-forget05", "tofu-forget01"}
+    assert {cell.benchmark for cell in first} == {"tofu-forget05"}
+
+
+def test_models_that_are_given_have_one_seed(repo):
+    paper = config.load_scale("paper", repo)
+    cells = plan.plan(study(recipes=["base", "target", "masc"]), paper, "core")
+    assert [cell.seed for cell in cells if cell.recipe == "target"] == [0]
+    assert [cell.seed for cell in cells if cell.recipe == "base"] == [0]
+    assert [cell.seed for cell in cells if cell.recipe == "masc"] == [0, 1, 2]
+    ladder = plan.plan(study(models="ladder", recipes=["target"]), paper, "core")
+    assert {cell.seed for cell in ladder if cell.recipe == "target"} == {0, 1, 2}
+
+
+def test_a_role_that_the_scale_lacks_is_named(mini):
+    with pytest.raises(LetheError, match=r"studies/s: models: scale 'mini' has no role 'mane' \(has: main, ladder\)"):
+        plan.plan(study(models="mane", recipes=["npo"]), mini, "core")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "folder", "weights"),
+    [
+        ("base", "results/mini/models/w128/base", "results/mini/models/w128/base"),
+        ("target", "results/mini/models/w128/tofu/s2", "results/mini/models/w128/tofu/s2"),
+        (
+            "masc",
+            "results/mini/runs/tofu-forget10/w128/masc/s2",
+            "results/mini/runs/tofu-forget10/w128/masc/s2/weights",
+        ),
+    ],
+)
+def test_where_the_weights_of_a_run_lie(mini, recipe, folder, weights):
+    run = f"tofu-forget10/w128/{recipe}"
+    assert plan.run_folder(mini, run, 2) == folder
+    assert plan.weights(mini, run, 2) == weights
+
+
+def test_what_the_paper_stages_are_told_of_a_scale(repo):
+    roles = plan.paper_roles(config.load_scale("paper", repo))
+    assert roles["models"]["main"] == "llama2-7b" and roles["headline"] == {"tofu": "tofu-forget10"}
+    assert roles["models"]["printed"]["qwen2.5-3b"] == "Qwen2.5-3B-Instruct"
+    assert roles["learning"] == "target"
