@@ -12,7 +12,7 @@ export PATH := $(abspath $(VENV))/bin:$(PATH)
 CONFIG = scale=$(SCALE) study=$(STUDY) tier=$(TIER) $(if $(CORPUS_DIR),corpus_dir=$(CORPUS_DIR))
 COMPUTED = results/$(SCALE)/summary/manifest.json
 
-.PHONY: help setup reproduce figures accept test lint bench clean
+.PHONY: help setup reproduce figures test lint bench accept clean
 
 help:                   ## this list
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "%-10s %s\n", $$1, $$2}' Makefile

@@ -26,7 +26,7 @@ MULTIPLE = 64  # the block of 4-bit quantisation; bitsandbytes on CPU is silentl
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
-    """Byte-level BPE (any text can be encoded) with a chat template `<|user|> q<|assistant|> a<|end|>`; `<|end|>` is EOS.
+    """Byte-level BPE (any text can be encoded), with a chat template `<|user|> q<|assistant|> a<|end|>` (EOS).
 
     Texts are split as Qwen2 splits them: transformers loads the tokenizer in a folder with a Qwen2 model as Qwen2's,
     whatever its file says, and would silently cut any other into other tokens.
