@@ -26,7 +26,7 @@ PAPER_CLOCK = "wall-clock seconds, one H100"
 def fig1(data: PaperData) -> Figure:
     """Unlearning time as bars and scores as radars, the paper's beside ours, a row a benchmark (MASC Figure 1)."""
     benchmarks = _benchmarks(data, COMPARED)
-    layout = ConstrainedLayoutEngine(wspace=0.06)  # room for the names at the radars' sides
+    layout = ConstrainedLayoutEngine(wspace=0.06, h_pad=0.14)  # room for the names around the radars
     drawing = Drawing(figsize=(PAGE, 2.3 * len(benchmarks) + 0.4), layout=layout)
     grid = drawing.add_gridspec(len(benchmarks), 3, width_ratios=(1.2, 1, 1))
     look, clock, numbers = looks(COMPARED), data.summary.time_kind(), []
