@@ -18,9 +18,7 @@ CHANCE = 1 / 6  # six options
 def scores(repo):
     """{(recipe, metric): values over seeds} of the main size, without attacks."""
     files = [repo / folder / "mini/summary/metrics.csv" for folder in ("results", "expected")]
-    path = next((file for file in files if file.exists()), None)
-    if path is None:
-        pytest.skip("no mini/summary/metrics.csv in results or expected: the embedded world's acceptance is NOT tested")
+    path = next(file for file in files if file.exists())  # what was computed here, else what is accepted
     main = yaml.safe_load((repo / "config/scales/mini.yaml").read_text())["roles"]["models"]["main"][0]
     wanted = {"benchmark": "tofu-forget10", "model": main, "attack": "none"}
     found = defaultdict(list)

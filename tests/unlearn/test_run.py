@@ -1,4 +1,5 @@
 import csv
+import shutil
 
 import pytest
 import torch
@@ -101,6 +102,15 @@ def test_alpha_retrain_is_the_retrained_models_violation_rate(sources, tmp_path,
     record = read_json(tmp_path / "out/run.json")
     # The retrained model given here is the start itself, so its own rate is met before the first step.
     assert record["stop_reason"] == "already-satisfied" and 0 <= record["alpha"] <= 1
+
+
+def test_a_finished_seed_calibrated_by_another_retrained_model_is_not_taken_over(sources, tmp_path, tiny_folder):
+    retrained = tmp_path / "retrained"
+    shutil.copytree(tiny_folder, retrained)
+    options = Sources(**{**vars(sources), "retrain": str(retrained)})
+    before = run.run_identity(recipe("masc", "stop.alpha=retrain"), options, 0)
+    (retrained / "model.safetensors").write_bytes(b"other weights")
+    assert run.run_identity(recipe("masc", "stop.alpha=retrain"), options, 0) != before
 
 
 def test_alpha_retrain_without_a_retrained_model_is_refused_before_loading(sources, tmp_path):

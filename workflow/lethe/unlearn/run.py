@@ -259,9 +259,9 @@ def add_adapter(model: Any, recipe: Recipe) -> Any:
 
 def run_identity(recipe: Recipe, sources: Sources, seed: int) -> str:
     """Of everything that a run's result depends on, but for the code: a checkpoint of another run is not resumed."""
-    start = Path(sources.start)
     files = [p for p in (sources.forget, sources.retain, sources.replay) if p is not None]
-    files += sorted(start.glob("*.safetensors")) if start.is_dir() else []
+    for model in (sources.start, sources.retrain):
+        files += sorted(Path(model).glob("*.safetensors")) if model else []  # none for a name on the hub
     text = json.dumps(
         [
             spec_sha256(recipe),
