@@ -32,6 +32,26 @@ def test_the_reference_is_there_even_if_the_study_does_not_ask(mini):
     )
 
 
+def test_curves_are_planned_with_what_is_measured(mini):
+    asked = config.Study(
+        name="s",
+        title="",
+        tables=[],
+        figures=[],
+        runs=[{"benchmarks": "tofu", "models": "main", "recipes": ["npo"]}],
+        curves=[
+            {"benchmarks": "tofu", "models": "main", "recipes": ["npo"], "watch": {"every": 2, "rows": 5, "past": 9}},
+            {
+                "benchmarks": "tofu", "models": "ladder", "recipes": ["masc"], "tier": "full",
+                "watch": {"every": 1, "rows": 5, "past": 9},
+            },
+        ],
+    )  # fmt: skip
+    found = plan.plan_curves(asked, mini, "core")
+    assert [(c.run, c.seed, c.watch.every) for c in found] == [("tofu-forget10/w128/npo", s, 2) for s in (0, 1, 2)]
+    assert len(plan.plan_curves(asked, mini, "full")) == 5 + 4 * 5
+
+
 def test_a_tier_decides_seeds_and_cells(mini):
     asked = study(recipes=["npo"], tier="full")
     assert {cell.seed for cell in plan.plan(study(recipes=["npo"]), mini, "core")} == {0, 1, 2}

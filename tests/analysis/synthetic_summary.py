@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lethe.analysis.summary import METRICS, RUNS
+from lethe.analysis.summary import CURVES, METRICS, RUNS
 from lethe.files import sha256_file
 
 ROLES: dict[str, Any] = {
@@ -32,9 +32,35 @@ MAIN = {
     "masc": (0.48, 0.41, 0.72, 0.22, 0.58, 0.646, 0.78),
     "masc-full": (0.52, 0.49, 0.73, 0.26, 0.62, 0.667, 0.47),
     "graddiff-stop": (0.62, 0.70, 0.71, 0.30, 0.70, 0.670, 0.6),
+    "rmu-down": (0.45, 0.30, 0.68, 0.20, 0.30, 0.655, 1.2),
+    "idk-dpo": (0.20, 0.40, 0.70, 0.10, 0.60, 0.640, 4.0),
+    "simnpo-stop": (0.55, 0.50, 0.75, 0.20, 0.30, 0.671, 0.5),
+    "simnpo-small": (0.53, 0.45, 0.77, 0.16, 0.20, 0.672, 8.0),
+    "masc-random": (0.99, 0.94, 0.55, 0.97, 1.00, 0.676, 0.0),
+    "masc-shuffled": (0.97, 0.90, 0.56, 0.94, 0.98, 0.670, 0.8),
+    "masc-noretain": (0.40, 0.30, 0.70, 0.12, 0.50, 0.500, 0.5),
+    "masc-base": (0.48, 0.41, 0.72, 0.23, 0.58, 0.646, 0.8),
+    "masc-pooled": (0.48, 0.42, 0.72, 0.22, 0.57, 0.646, 0.8),
+    "masc-alpha": (0.40, 0.30, 0.74, 0.15, 0.50, 0.620, 1.1),
+    "masc-k100": (0.50, 0.43, 0.72, 0.24, 0.58, 0.646, 0.7),
+    "masc-k1000": (0.52, 0.45, 0.71, 0.26, 0.59, 0.646, 0.7),
 }
+MAIN |= {f"{recipe}+nf4": MAIN[recipe] for recipe in ("npo-klr", "simnpo", "simnpo-small", "masc", "masc-full")}
+MAIN |= {f"{recipe}+nf4-50": MAIN[recipe] for recipe in ("simnpo-small", "masc")}
+MAIN["untouched+nf4"] = MAIN["target"]
+WIPED = ("simnpo-small+nf4", "masc-full+nf4")  # by the quantiser of their start
+WATCHED = {  # how fast the violation rate falls: per step
+    "ga": 0.005, "graddiff": 0.010, "npo": 0.012, "simnpo": 0.014, "masc": 0.020, "masc-full": 0.030,
+    "masc-lr-half": 0.010, "masc-lr-double": 0.040, "simnpo-lora": 0.015, "graddiff-lora": 0.008,
+}  # fmt: skip
+STOP, ALPHA = 20, 0.55
+SPEC = {
+    "forget": {"weight": 0.05, "k": 10, "beta": 1.0, "rho": 0.7, "eta": 0.25, "alternatives": "current"},
+    "stop": {"alpha": "retrain", "every": 2, "trigger": 4, "confirm": 32},
+    "optimizer": {"lr": 1e-3, "weight_decay": 0.01}, "adapter": {"r": 16}, "batch": {"effective": 8}, "epochs": 3,
+}  # fmt: skip
 NAMES = ("forget.rouge_l_recall", "forget.prob", "forget.truth_ratio.geo", "forget.value_recall", "forget.mcq_acc")
-ATTACKS = ("none", "bnb-fp4", "rtn4")
+ATTACKS = ("none", "bnb-fp4", "bnb-nf4", "rtn4")
 
 
 def write_summary(
@@ -46,7 +72,7 @@ def write_summary(
     attacks: Sequence[str] = ATTACKS,
     device: str = "cpu",
 ) -> Path:
-    """Write metrics.csv, runs.csv, traces.csv.gz, samples.jsonl and manifest.json into `folder`."""
+    """Write metrics.csv, runs.csv, traces.csv.gz, curves.csv.gz, samples.jsonl and manifest.json into `folder`."""
     random = np.random.default_rng(0)
     metrics: list[dict] = []
     runs: list[dict] = []
@@ -57,7 +83,11 @@ def write_summary(
         if attack == "none":
             noise = 1 + 0.05 * random.standard_normal()
             runs.append(dict.fromkeys(RUNS) | run | {
-                "start_sha256": f"start-{model}", "weights_sha256": key, "steps": 50, "stop_rule": "budget",
+                "start_sha256": f"start-{model}", "weights_sha256": key, "stop_rule": "budget",
+                "steps": STOP if recipe.startswith("masc") else 50,
+                "alpha": ALPHA if recipe.startswith("masc") else None,
+                "update_norm": 3 + 0.1 * seed, "update_over_step": 0.08, "update_over_step_touched": 0.3,
+                "spec": json.dumps(SPEC) if recipe == "masc" else None,
                 "stop_reason": "budget", "wall_s": 1.1 * seconds * noise, "steps_cpu_s": 0.9 * seconds * noise,
                 "probes_cpu_s": 0.1 * seconds * noise if recipe.startswith("masc") else None, "device": device,
                 "n_params_nonembed": SIZES[model] - 1024 * int(model[1:]),
@@ -73,6 +103,15 @@ def write_summary(
                 values = dict(zip(NAMES, scores, strict=True)) | {"model_utility": utility}
                 if attack != "none" and recipe not in ("target", "retrain"):
                     values["forget.value_recall"] += 0.1
+                if attack == "bnb-nf4" and recipe in WIPED:
+                    values["forget.value_recall"] = 0.95
+                if attack == "none":
+                    values |= {
+                        "violation_rate": 0.96 if recipe == "target" else 0.56, "forget_quality.p": 0.2 * scores[2],
+                        "forget_quality.log10p": 0.3, "retain.rouge_l_recall": 0.97, "retain.prob": 0.93,
+                        "retain.truth_ratio.geo": 0.5, "retain.mcq_acc": 0.99, "model_utility.retain": 0.74,
+                        "forget.gold_logit": 0.9 if recipe == "target" else 0.3,
+                    }  # fmt: skip
                 add("w128", recipe, seed, seconds, attack, values)
     for model in ladder:
         x = np.log(SIZES[model] / 1e9)
@@ -102,17 +141,43 @@ def write_summary(
                 ]  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     pd.DataFrame(metrics, columns=METRICS).to_csv(folder / "metrics.csv", index=False)
-    pd.DataFrame(runs, columns=[*RUNS, "n_params_nonembed"]).to_csv(folder / "runs.csv", index=False)
+    extra = ["n_params_nonembed", "alpha", "update_norm", "update_over_step", "update_over_step_touched", "spec"]
+    pd.DataFrame(runs, columns=[*RUNS, *extra]).to_csv(folder / "runs.csv", index=False)
+    watched = [name for name in WATCHED if name in recipes or name.split("-l")[0] in recipes]
+    pd.concat(
+        [curve(name, seed) for name in watched for seed in range(seeds)] or [pd.DataFrame(columns=CURVES)]
+    ).to_csv(folder / "curves.csv.gz", index=False)
     trace = {"benchmark": "tofu-forget10", "model": "w128", "recipe": "masc", "seed": 0, "step": [1, 2], "lr": 1e-3}
     pd.DataFrame(trace).to_csv(folder / "traces.csv.gz", index=False)
-    (folder / "samples.jsonl").write_text('{"recipe": "masc", "question": "?", "answer": "."}\n')
+    samples = [
+        {
+            "benchmark": "tofu-forget10", "model": "w128", "recipe": recipe, "seed": 0, "attack": "none", "index": i,
+            "question": f"Who | was {i}?", "answer": f"It was {i}.",
+            "generation": f"It was {i}." if recipe == "target" else "50% & more",
+        }
+        for recipe in ("target", "retrain", "simnpo", "masc") for i in range(5)
+    ]  # fmt: skip
+    (folder / "samples.jsonl").write_text("".join(json.dumps(sample) + "\n" for sample in samples))
     seal(folder)
     return folder
 
 
+def curve(recipe: str, seed: int, value: bool = True) -> pd.DataFrame:
+    """Watched steps of a run whose violation rate falls on a straight line to .1; its forgetting follows."""
+    step = np.arange(0, 62, 2)
+    rate = np.maximum(0.1, 0.96 - (WATCHED[recipe] + 0.0005 * seed) * step)
+    return pd.DataFrame({
+        "benchmark": "tofu-forget10", "model": "w128", "recipe": recipe, "seed": seed, "step": step,
+        "forget_tokens": 60 * step, "retain_tokens": 60 * step, "steps_cpu_s": 0.03 * step, "steps_wall_s": 0.04 * step,
+        "violation_rate": rate, "forget_prob": rate, "forget_rouge": 0.1 + 0.9 * rate,
+        "forget_value_recall": rate - 0.05 if value else np.nan, "retain_rouge": 1 - 0.1 * (1 - rate),
+        "retain_prob": 0.9, "rows": 50,
+    })[CURVES]  # fmt: skip
+
+
 def seal(folder: Path) -> None:
     """Write the manifest of what lies in the folder now."""
-    names = ("metrics.csv", "runs.csv", "traces.csv.gz", "samples.jsonl")
+    names = ("metrics.csv", "runs.csv", "traces.csv.gz", "curves.csv.gz", "samples.jsonl")
     files = {name: {"sha256": sha256_file(folder / name)} for name in names}
     (folder / "manifest.json").write_text(json.dumps({"files": files}))
 

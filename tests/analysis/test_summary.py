@@ -34,7 +34,7 @@ def test_a_missing_file_is_named(folder, name):
 
 def test_the_manifest_of_accepted_results_lies_one_folder_up(folder):
     listed = (folder / "manifest.json").read_text()
-    for name in ("metrics.csv", "runs.csv", "traces.csv.gz", "samples.jsonl"):
+    for name in ("metrics.csv", "runs.csv", "traces.csv.gz", "curves.csv.gz", "samples.jsonl"):
         listed = listed.replace(name, f"summary/{name}")
     (folder / "manifest.json").unlink()
     (folder.parent / "manifest.json").write_text(listed)
@@ -129,7 +129,8 @@ def test_runs_are_compared_by_cpu_seconds_until_a_gpu_takes_part(folder):
 def test_traces_and_samples_are_read(folder):
     summary = load_summary(folder)
     assert summary.traces()["step"].tolist() == [1, 2]
-    assert summary.samples()[0]["recipe"] == "masc"
+    assert {sample["recipe"] for sample in summary.samples()} == {"target", "retrain", "simnpo", "masc"}
+    assert summary.curves().groupby(["recipe", "seed"])["step"].max().eq(60).all()
 
 
 def test_the_deviation_over_seeds_is_the_samples():

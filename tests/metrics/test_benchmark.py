@@ -65,6 +65,15 @@ def loss_alone(model, encoded):
     return losses[encoded.start - 1 :].mean().item()
 
 
+def test_encodings_of_an_earlier_model_are_used_and_change_nothing(folder, score, monkeypatch):
+    data, kept = folder(**FILES), {}
+    first = score(data, encodings=kept)
+    monkeypatch.setattr(benchmark, "_encode", lambda *_: pytest.fail("encoded twice"))
+    again = score(data, encodings=kept)
+    assert len(kept) > len(FORGET)
+    assert first.equals(again)
+
+
 def test_every_loss_is_that_of_its_pair_scored_alone(folder, score, model, tokenizer, template):
     items = score(folder(**FILES), margin=SPEC)
 

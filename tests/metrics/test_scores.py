@@ -33,6 +33,14 @@ def close(a, b):
     return np.allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
+def test_the_logit_of_a_label_is_recorded_as_the_model_gives_it(model):
+    pairs = random_pairs()
+    for pair, score in zip(pairs, score_pairs(model, pairs, max_tokens=60, margin=SPEC), strict=True):
+        with torch.no_grad():
+            logits = model(torch.tensor([pair.ids])).logits[0, pair.start - 1 : -1]
+        assert close(score.logit, logits.gather(1, torch.tensor(pair.ids[pair.start :])[:, None])[:, 0].numpy())
+
+
 def test_a_pair_scores_as_in_a_forward_pass_of_its_own(model):
     pairs = random_pairs()
     for pair, score in zip(pairs, score_pairs(model, pairs, max_tokens=60, margin=SPEC), strict=True):

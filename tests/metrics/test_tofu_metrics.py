@@ -39,6 +39,7 @@ def synthetic(seed=0, n=12, holdout=14, shift=0.0):
             if split == "forget":
                 row |= {
                     "violation_rate": rng.uniform(),
+                    "gold_logit": rng.normal(),
                     "prop1_slack": rng.uniform(0, 4),
                     "prop1_violation": 0,
                     "para_rouge_l_recall": rng.uniform(),
@@ -89,7 +90,7 @@ def test_a_complete_table_has_every_metric_with_an_interval_around_it():
         )
     }
     expected |= {"forget.para_rouge_l_recall", "forget.para_value_recall", "forget.mcq_acc", "retain.mcq_acc"}
-    expected |= {"model_utility", "model_utility.arith", "privleak"}
+    expected |= {"model_utility", "model_utility.arith", "model_utility.retain", "privleak", "forget.gold_logit"}
     expected |= {"violation_rate", "prop1.slack", "prop1.violations"}
     expected |= {f"forget_quality.{x}" for x in ("p", "log10p", "D")}
     expected |= {f"mia.{x}_auc" for x in ("loss", "zlib", "min_k", "min_k_pp", "ref")}
@@ -108,6 +109,12 @@ def test_model_utility_is_the_harmonic_mean_of_nine():
     scores = ("prob", "rouge_l_recall", "truth_ratio.geo")
     nine = [found[f"{split}.{score}"]["value"] for split in ("retain", "ra", "wf") for score in scores]
     assert found["model_utility"]["value"] == pytest.approx(9 / sum(1 / x for x in nine))
+
+
+def test_utility_on_retain_alone_is_the_harmonic_mean_of_three():
+    found = tofu_metrics(synthetic(), bootstrap=0)
+    members = [found[f"retain.{m}"]["value"] for m in ("prob", "rouge_l_recall", "truth_ratio.geo")]
+    assert found["model_utility.retain"]["value"] == pytest.approx(3 / sum(1 / m for m in members))
 
 
 def test_model_utility_is_zero_as_soon_as_one_member_is():

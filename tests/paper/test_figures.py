@@ -19,7 +19,7 @@ from lethe.paper.render import write_figure
 from lethe.paper.style import COLUMN, PAGE, looks, paper_style
 
 TOFU = "tofu-forget10"
-SMALL = {"recipes": ["masc"], "seeds": 1, "ladder": ["w64", "w128"], "attacks": ["none"]}
+SMALL = {"recipes": ["masc"], "seeds": 1, "ladder": ["w64", "w128"], "attacks": ["none", "bnb-nf4"]}
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +157,7 @@ def test_empty_numbers_are_empty_cells(load, tmp_path):
 def test_a_second_benchmark_is_one_more_row_of_panels(load, tmp_path):
     folder = write_summary(tmp_path / "summary", recipes=["target", "masc"], seeds=1)
     one = load(folder)
-    for name in ("metrics.csv", "runs.csv"):
+    for name in ("metrics.csv", "runs.csv", "curves.csv.gz"):
         edit(folder, name, lambda frame: pd.concat([frame, frame.assign(benchmark="other-x")]))
     data = load(folder, ROLES | {"headline": {"tofu": TOFU, "other": "other-x"}, "suites": {"other-x": "tofu"}})
     for make in masc.FIGURES.values():

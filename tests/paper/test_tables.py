@@ -80,7 +80,7 @@ def test_printed_numbers_stand_in_the_right_row_of_table_1(tables, recipe, colum
 
 
 def test_a_recipe_the_paper_lacks_has_no_printed_number(tables):
-    found = row(tables["table1"], recipe="graddiff-stop")
+    found = row(tables["table1"], recipe="idk-dpo")
     assert all(math.isnan(v) for name, v in found.items() if "_paper" in name)
 
 
@@ -187,7 +187,7 @@ def test_refused_fits_are_noted(load, tmp_path):
 
 def markdown_rows(text):
     lines = [line for line in text.splitlines() if line.startswith("| ")]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [[c.strip().replace("\\|", "|") for c in re.split(r"(?<!\\)\|", line.strip("|"))] for line in lines]
 
 
 def latex_rows(text):
@@ -207,7 +207,9 @@ def test_markdown_latex_and_csv_agree(tables, id):
     at = headings.index(first.label)
     for record in table.frame.to_dict("records"):
         mean = record.get(f"{first.name}_mean", record.get(first.name))
-        if not math.isnan(mean):
+        if isinstance(mean, str):
+            assert next(ours)[at] == mean
+        elif not math.isnan(mean):
             assert float(re.split(r" [±\[]", next(ours)[at])[0]) == pytest.approx(mean, abs=0.51 * 10**-first.digits)
 
 

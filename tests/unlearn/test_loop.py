@@ -7,6 +7,7 @@ import torch
 from lethe.data.rows import default_template, encode_rows
 from lethe.data.text import collate, pad_token_id
 from lethe.errors import LetheError
+from lethe.files import write_jsonl
 from lethe.models.load import SupervisedLM, load_model, load_tokenizer, logits_at, weights_sha256
 from lethe.optim.build import learning_rate
 from lethe.recipe import Recipe, load_recipes, resolve, set_values
@@ -14,10 +15,11 @@ from lethe.schema import validate
 from lethe.unlearn import losses
 from lethe.unlearn.loop import State, accumulate_gradients, train, violation_rate
 from lethe.unlearn.reference import Reference
+from lethe.unlearn.refusals import Refusals
 from lethe.unlearn.stopping import Budget, ViolationStop
 from lethe.unlearn.streams import Stream
 
-METHODS = ["ga", "graddiff", "npo", "npo-klr", "simnpo", "masc-full"]
+METHODS = ["ga", "graddiff", "npo", "npo-klr", "simnpo", "rmu", "idk-dpo", "masc-full"]
 
 
 def recipe(name, *settings) -> Recipe:
@@ -37,14 +39,27 @@ class Problem:
             encoded = encode_rows(tokenizer, default_template(tokenizer), rows[name], 64)
             if name == "forget" or recipe.retain:
                 self.streams[name] = Stream(encoded, recipe.batch.effective, seed=seed, name=name)
-        forget = self.streams["forget"].examples
-        self.reference = Reference(self.model, None, recipe, forget, self.pad)
+        self.refusals = None
+        if recipe.needs_refusals:
+            write_jsonl(
+                rows["forget"].with_name("idk.jsonl"), [{"text": t} for t in ("No idea.", "I cannot say that.")]
+            )
+            idk, template = rows["forget"].with_name("idk.jsonl"), default_template(tokenizer)
+            self.refusals = Refusals(rows["forget"], idk, tokenizer, template, 64, seed)
+        self.refer()
+
+    def refer(self):
+        """Take the model as it is now for the start."""
+        forget = self.streams["forget"]
+        drawn = self.refusals.drawn(forget, 20) if self.refusals else None
+        self.reference = Reference(self.model, None, self.recipe, forget.examples, self.pad, 0, drawn)
 
     def train(self, steps=3, **options):
         stop = options.pop("stop", Budget(steps))
         return train(
-            self.model, self.recipe, self.streams, stop, seed=0, pad_id=self.pad, reference=self.reference, **options
-        )
+            self.model, self.recipe, self.streams, stop, seed=0, pad_id=self.pad, reference=self.reference,
+            refusals=self.refusals, **options,
+        )  # fmt: skip
 
     def gradients(self):
         from accelerate import Accelerator
@@ -54,9 +69,10 @@ class Problem:
         rows = {name: stream[0] for name, stream in self.streams.items()}
         state = State()
         value = accumulate_gradients(
-            accelerator, SupervisedLM(self.model), self.recipe, self.streams, rows, self.reference, 0, self.pad, state
-        )
-        return value, {n: p.grad.clone() for n, p in self.model.named_parameters()}
+            accelerator, SupervisedLM(self.model), self.recipe, self.streams, rows, self.reference, 0, self.pad, state,
+            self.refusals,
+        )  # fmt: skip
+        return value, {n: p.grad.clone() for n, p in self.model.named_parameters() if p.grad is not None}
 
 
 def memorise(problem):
@@ -67,13 +83,13 @@ def memorise(problem):
     train(problem.model, tuned, {"retain": problem.streams["forget"]}, Budget(60), seed=0, pad_id=problem.pad)
     forget = problem.streams["forget"].examples
     assert violation_rate(problem.model, forget, recipe("masc").margin, problem.pad) == 1.0
-    problem.reference = Reference(problem.model, None, problem.recipe, forget, problem.pad)
+    problem.refer()
 
 
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("reduction", ["per_token", "per_sequence"])
 def test_accumulated_micro_batches_equal_the_large_batch(tiny_folder, rows, name, reduction):
-    change = [f"retain.reduction={reduction}"] if name != "ga" else []
+    change = [f"retain.reduction={reduction}"] if name not in ("ga", "rmu") else []
     change += [f"forget.reduction={reduction}"] if name in ("ga", "graddiff", "masc-full") else []
     large = ["batch.rows=4", "batch.effective=4", *change]
     small = ["batch.rows=1", "batch.accumulate=4", "batch.effective=4", *change]

@@ -11,7 +11,8 @@ from lethe.models.load import load_model, weights_sha256
 from lethe.recipe import Recipe, load_recipes, resolve, set_values
 from lethe.schema import validate
 from lethe.unlearn import run
-from lethe.unlearn.run import Sources, train_seeds, train_single
+from lethe.unlearn.run import train_seeds, train_single
+from lethe.unlearn.training import Sources
 
 SMALL = ["batch.rows=2", "batch.accumulate=1", "batch.effective=2", "optimizer.lr=0.01", "epochs=2", "max_length=64"]
 
@@ -136,3 +137,57 @@ def test_a_device_only_optimiser_on_a_cpu_is_refused_before_loading(sources, tmp
     missing = Sources(**{**vars(sources), "start": "./not/there"})
     with pytest.raises(LetheError, match=r"paged_adamw_32bit needs a CUDA device"):
         train_single(recipe("npo", "optimizer.name=paged_adamw_32bit"), missing, 0, tmp_path / "o", tmp_path / "w")
+
+
+def test_a_start_on_the_grid_is_where_the_run_begins(sources, tmp_path):
+    from lethe.models.quantise import rounded_weights, toward_grid
+
+    on_grid = recipe("graddiff", "start={grid: bnb-nf4, residue: 0.0}", "optimizer.lr=1e-9")
+    train_single(on_grid, sources, 0, tmp_path / "out", tmp_path / "work")
+    record = read_json(tmp_path / "out/run.json")
+    start = load_model(sources.start)
+    assert record["start_sha256"] == weights_sha256(start)
+    toward_grid(start, "bnb-nf4", 0.0)
+    final = rounded_weights(load_model(tmp_path / "out/weights"))
+    for name, weight in rounded_weights(start).items():
+        torch.testing.assert_close(final[name], weight, rtol=0, atol=1e-7)
+    assert record["update_over_step"] < 1e-3  # counted from the grid, not from the target
+
+
+def test_an_untouched_start_is_saved_as_it_is(sources, tmp_path):
+    kept = resolve(load_recipes(), "untouched+nf4")
+    train_single(kept, sources, 0, tmp_path / "out", tmp_path / "work")
+    record = read_json(tmp_path / "out/run.json")
+    assert record["steps"] == 0 and record["stop_reason"] == "untouched"
+    assert record["weights_sha256"] != record["start_sha256"] and record["update_norm"] == 0
+
+
+def test_method_none_without_a_start_trains_nothing(sources, tmp_path):
+    with pytest.raises(LetheError, match=r"method none trains nothing"):
+        train_single(resolve(load_recipes(), "base"), sources, 0, tmp_path / "out", tmp_path / "work")
+
+
+def test_a_run_like_another_takes_its_steps_or_its_norm(sources, tmp_path):
+    train_seeds(recipe("masc", "stop={rule: budget}"), sources, [0, 1], tmp_path / "masc", tmp_path / "w0")
+    like = Sources(**{**vars(sources), "like": tmp_path / "masc/s{seed}"})
+    shuffled = recipe("masc", "shuffle_answers=true", "like=masc", "stop={rule: matched}")
+    train_seeds(shuffled, like, [0, 1], tmp_path / "shuffled", tmp_path / "w1")
+    train_seeds(resolve(load_recipes(), "masc-random"), like, [0, 1], tmp_path / "random", tmp_path / "w2")
+    for seed in (0, 1):
+        ours = read_json(tmp_path / f"masc/s{seed}/run.json")
+        assert read_json(tmp_path / f"shuffled/s{seed}/run.json")["steps"] == ours["steps"] > 0
+        norm = read_json(tmp_path / f"random/s{seed}/run.json")["update_norm"]
+        assert norm == pytest.approx(ours["update_norm"], rel=1e-4) and norm > 0
+
+
+def test_a_recipe_like_another_needs_that_run(sources, tmp_path):
+    with pytest.raises(LetheError, match=r"masc-random: needs the run of recipe 'masc' \(--like\)"):
+        train_single(resolve(load_recipes(), "masc-random"), sources, 0, tmp_path / "out", tmp_path / "work")
+
+
+def test_a_system_prompt_changes_what_unlearning_sees(sources, tmp_path):
+    shas = set()
+    for name, settings in (("plain", ()), ("system", ("system=Be brief.",))):
+        train_single(recipe("graddiff", *settings), sources, 0, tmp_path / name, tmp_path / f"w{name}")
+        shas.add(read_json(tmp_path / name / "run.json")["weights_sha256"])
+    assert len(shas) == 2

@@ -13,7 +13,7 @@ def write(*parts: object) -> None:
 
 
 def prepare(args: Namespace) -> None:
-    for name in ("full", "replay", "forget", "retain"):
+    for name in ("full", "replay", "forget", "retain", "idk"):
         write(args.out, f"{name}.jsonl")
 
 
@@ -30,6 +30,11 @@ def train(args: Namespace) -> None:
         write(folder, "run.json")
 
 
+def watch(args: Namespace) -> None:
+    for seed in args.seeds:
+        write(args.out, f"s{seed}.csv")
+
+
 def evaluate(args: Namespace) -> None:
     for seed in args.seeds:
         for attack in args.attack:
@@ -38,7 +43,7 @@ def evaluate(args: Namespace) -> None:
 
 
 def summarise(args: Namespace) -> None:
-    for name in ("metrics.csv", "runs.csv", "traces.csv.gz", "samples.jsonl", "manifest.json"):
+    for name in ("metrics.csv", "runs.csv", "traces.csv.gz", "curves.csv.gz", "samples.jsonl", "manifest.json"):
         write(args.out, name)
 
 
@@ -47,12 +52,12 @@ def fit(args: Namespace) -> None:
 
 
 def draw(args: Namespace) -> None:
-    for suffix in {"table": ("csv", "md", "tex"), "figure": ("png", "pdf", "csv")}[args.kind]:
+    for suffix in {"table": ("csv", "md", "tex"), "figure": ("png", "pdf", "csv", "md")}[args.kind]:
         write(f"{args.out}.{suffix}")
 
 
 STAGES = {"finetune": train, "unlearn": train} | {
-    stage.__name__: stage for stage in (prepare, pretrain, evaluate, summarise, fit, draw)
+    stage.__name__: stage for stage in (prepare, pretrain, watch, evaluate, summarise, fit, draw)
 }
 
 if __name__ == "__main__":

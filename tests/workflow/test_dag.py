@@ -65,6 +65,7 @@ def test_requests_grow_with_the_model_and_gpus_are_left_to_profiles(plan_of):
     ("stage", "variables", "beside"),
     [
         ("unlearn/run.py", ["TRAINING_CODE"], ()),
+        ("unlearn/watch.py", ["WATCHING_CODE"], ()),
         ("models/base.py", ["PRETRAINING_CODE"], ()),
         ("metrics/evaluate.py", ["SCORING_CODE", "ATTACKING_CODE"], ()),
         ("data/prepare.py", ["DATA_CODE"], ()),

@@ -61,7 +61,9 @@ def ship(project):
 
 
 def write_manifest(folder, prefix):
-    names = [f"{prefix}{name}" for name in ("metrics.csv", "runs.csv", "traces.csv.gz", "samples.jsonl")]
+    names = [
+        f"{prefix}{name}" for name in ("metrics.csv", "runs.csv", "traces.csv.gz", "curves.csv.gz", "samples.jsonl")
+    ]
     manifest = {"files": {name: {"sha256": sha256_file(folder / name)} for name in names}}
     (folder / "manifest.json").write_text(json.dumps(manifest))
 

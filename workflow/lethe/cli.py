@@ -17,6 +17,7 @@ from typing import Any
 
 from lethe import config, recipe, schema, warm
 from lethe.errors import LetheError
+from lethe.recipe import Margin
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -77,9 +78,24 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--model", required=True, metavar="DIR_OR_HUB", help="the model to start from")
     p.add_argument("--forget", type=Path, required=True, metavar="JSONL", help="rows {question, answer} or {text}")
     p.add_argument("--retain", type=Path, metavar="JSONL", help="rows whose answers should not change")
-    p.add_argument("--retrain", metavar="DIR", help="the retrained model, for recipes with stop.alpha: retrain")
+    _unlearning_options(p)
     _recipe_options(p, None)
     _seed_options(p)
+    _model_options(p)
+    _output_options(p)
+
+    p = command(watch, "unlearn, only to measure on the way: one curve a seed, no weights")
+    p.add_argument("--model", required=True, metavar="DIR_OR_HUB", help="the model to start from")
+    p.add_argument("--forget", type=Path, required=True, metavar="JSONL", help="rows {question, answer}")
+    p.add_argument("--retain", type=Path, required=True, metavar="JSONL", help="rows {question, answer}")
+    _unlearning_options(p)
+    p.add_argument("--every", type=int, default=2, help="steps between measurements")
+    p.add_argument("--rows", type=int, default=50, help="how many rows of each file to measure on")
+    p.add_argument("--past", type=int, required=True, help="where recipes with a stop rule end, in steps")
+    p.add_argument("--max-new-tokens", type=int, default=200)
+    p.add_argument("--margin", metavar="JSON", help="k, beta, rho: what counts as a violation; default: the recipe's")
+    _recipe_options(p, None)
+    p.add_argument("--seeds", type=int, nargs="+", default=[0], help="one curve each, s{seed}.csv below --out")
     _model_options(p)
     _output_options(p)
 
@@ -141,6 +157,12 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--repeats", type=int, default=3)
     p.add_argument("--out", type=Path, required=True)
 
+    p = command(tune, "run the trials of the tuning protocol and write their log")
+    p.add_argument("--trials", type=Path, default=Path("config/tuning.yaml"))
+    p.add_argument("--recipes", nargs="+", metavar="NAME", help="only these now; the log has whatever was run")
+    p.add_argument("--out", type=Path, default=Path("config/tuning.csv"))
+    p.add_argument("--work", type=Path, default=Path("work/tuning/trials"))
+
     p = command(score_log, "recompute the aggregates of a published evaluation log (TOFU's or OpenUnlearning's)")
     p.add_argument("log", type=Path)
     p.add_argument("--retain", type=Path, metavar="LOG", help="the retrained model's log, for forget quality")
@@ -158,6 +180,12 @@ def _recipe_options(p: argparse.ArgumentParser, default: str | None) -> None:
     )
     p.add_argument("--at", nargs="*", default=[], metavar="SETTING", help="`at:` entries of the recipe to apply")
     p.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="e.g. stop.alpha=0.4 optimizer.lr=1e-4")
+
+
+def _unlearning_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--retrain", metavar="DIR", help="the retrained model, for recipes with stop.alpha: retrain")
+    p.add_argument("--refusals", type=Path, metavar="JSONL", help="rows {text}, for recipes that teach refusals")
+    p.add_argument("--like", type=Path, metavar="RUN", help="a run's folder, may hold {seed}: for recipes with `like`")
 
 
 def _seed_options(p: argparse.ArgumentParser) -> None:
@@ -213,27 +241,57 @@ def finetune(args: argparse.Namespace) -> None:
 
 def unlearn(args: argparse.Namespace) -> None:
     """Unlearn the rows of a file with a recipe; the result is a plain Hugging Face model folder and run.json."""
-    _train(args, forget=args.forget, retain=args.retain, retrain=args.retrain)
+    _train(args, **_unlearning_files(args))
+
+
+def watch(args: argparse.Namespace) -> None:
+    """Unlearn, only to measure on the way: violation rate, probability and ROUGE by step, one CSV a seed."""
+    recipe = _recipe(args)
+    margin = schema.validate(Margin, _json(args.margin, "--margin"), "--margin") if args.margin else recipe.margin
+    if margin is None:
+        raise LetheError(f"recipe {recipe.name}: has no margin of its own; --margin must say k, beta and rho")
+    sources = _sources(args, **_unlearning_files(args))
+    from lethe.metrics.scores import MarginSpec
+    from lethe.unlearn.watch import WatchOptions, watch_seeds
+
+    options = WatchOptions(
+        every=args.every,
+        rows=args.rows,
+        past=args.past,
+        max_new_tokens=args.max_new_tokens,
+        margin=MarginSpec(margin.k, margin.beta, margin.rho),
+    )
+    watch_seeds(recipe, sources, args.seeds, options, args.out, _work(args))
+
+
+def _unlearning_files(args: argparse.Namespace) -> dict[str, Any]:
+    return {name: getattr(args, name) for name in ("forget", "retain", "retrain", "refusals", "like")}
 
 
 def _train(args: argparse.Namespace, flat: bool = False, **files: Any) -> None:
     recipe = _recipe(args)
-    for path in files.values():
-        if isinstance(path, Path) and not path.is_file():
-            raise LetheError(f"{path}: no such file")
+    sources = _sources(args, **files)
     from lethe.unlearn import run
 
-    sources = run.Sources(
+    if args.seeds:
+        run.train_seeds(recipe, sources, args.seeds, args.out, _work(args), flat=flat)
+    else:
+        run.train_single(recipe, sources, args.seed, args.out, _work(args), flat=flat)
+
+
+def _sources(args: argparse.Namespace, **files: Any) -> Any:
+    for name, path in files.items():
+        if isinstance(path, Path) and name != "like" and not path.is_file():
+            raise LetheError(f"{path}: no such file")
+    from lethe.unlearn.training import Sources
+
+    return Sources(
         start=args.model,
         template=_template(args),
         revision=args.revision,
         trust_remote_code=args.trust_remote_code,
         **files,
     )
-    if args.seeds:
-        run.train_seeds(recipe, sources, args.seeds, args.out, _work(args), flat=flat)
-    else:
-        run.train_single(recipe, sources, args.seed, args.out, _work(args), flat=flat)
 
 
 def evaluate(args: argparse.Namespace) -> None:
@@ -293,11 +351,13 @@ def attack(args: argparse.Namespace) -> None:
 def summarise(args: argparse.Namespace) -> None:
     """Gather runs and evaluations into a handful of tidy files: all that tables and figures read."""
     from lethe.analysis.summarise import write_summary
-    from lethe.plan import plan
+    from lethe.plan import plan, plan_curves
 
     scale = config.load_scale(args.scale)
-    cells = dict.fromkeys(cell for name in args.study for cell in plan(config.load_study(name), scale, args.tier))
-    write_summary(scale, list(cells), args.out)
+    studies = [config.load_study(name) for name in args.study]
+    cells = dict.fromkeys(cell for study in studies for cell in plan(study, scale, args.tier))
+    curves = dict.fromkeys(curve for study in studies for curve in plan_curves(study, scale, args.tier))
+    write_summary(scale, list(cells), list(curves), args.out)
 
 
 def fit(args: argparse.Namespace) -> None:
@@ -340,6 +400,14 @@ def bench(args: argparse.Namespace) -> None:
     from lethe import bench
 
     bench.write_bench(scale, args.out, args.repeats)
+
+
+def tune(args: argparse.Namespace) -> None:
+    """Run the trials of config/tuning.yaml in the world of scale tuning (snakemake --config scale=tuning study=tuning
+    comes first), and write their log."""
+    from lethe.tune import tune
+
+    tune(args.trials, args.out, args.work, args.recipes)
 
 
 def score_log(args: argparse.Namespace) -> None:

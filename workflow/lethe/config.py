@@ -145,12 +145,41 @@ class StudyRuns(Strict):
     tier: Literal["core", "full"] = "core"
 
 
+class Watch(Strict):
+    """Measure every so many steps, on the first `rows` forget and retain rows. A recipe with a stop rule goes on to
+    `past` steps, so that one sees what stopping prevented."""
+
+    every: PositiveInt
+    rows: PositiveInt
+    past: PositiveInt
+
+
+class StudyCurves(Strict):
+    """Recipes that are trained once more, watched; they are not timed, saved or evaluated."""
+
+    benchmarks: str
+    models: str
+    recipes: list[str] = Field(min_length=1)
+    watch: Watch
+    headline: bool = True
+    seeds: Literal["all", "first"] = "all"
+    tier: Literal["core", "full"] = "core"
+
+
 class Study(Strict):
     name: str
     title: str
     runs: list[StudyRuns] = Field(min_length=1)
+    curves: list[StudyCurves] = Field(default_factory=list)
     tables: list[str]
     figures: list[str]
+    needs: dict[str, list[str]] = Field(default_factory=dict)  # role of models: artefacts that have nothing without it
+
+    def artefacts(self, scale: Scale) -> list[tuple[str, str]]:
+        """(kind, id) of what can be made at this scale: a role may stand for no model."""
+        without = {id for role, ids in self.needs.items() if not scale.roles.models.get(role) for id in ids}
+        every = [*(("table", id) for id in self.tables), *(("figure", id) for id in self.figures)]
+        return [(kind, id) for kind, id in every if id not in without]
 
 
 class Config(Strict):

@@ -56,6 +56,15 @@ def items(evaluation_json: str) -> str:
     return evaluation_json.removesuffix(".json") + ".items.parquet"
 
 
+def curves(scale: str, run: str) -> str:
+    """The folder with one s{seed}.csv for each watched seed of a run."""
+    return f"results/{scale}/curves/{run}"
+
+
+def curve(scale: str, run: str, seed: int | str) -> str:
+    return f"{curves(scale, run)}/s{seed}.csv"
+
+
 def summary(scale: str) -> str:
     return f"results/{scale}/summary"
 

@@ -1,9 +1,10 @@
 """The evaluations that a study needs at a scale: its roles filled in, and the references that they imply."""
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from lethe import paths
-from lethe.config import Scale, Study
+from lethe.config import Scale, Study, StudyCurves, StudyRuns, Watch
 from lethe.errors import LetheError
 from lethe.recipe import Recipe, resolve
 
@@ -22,24 +23,55 @@ class Cell(NamedTuple):
         return f"{self.benchmark}/{self.model}/{self.recipe}"
 
 
+class Curve(NamedTuple):
+    """A run that is watched while it trains."""
+
+    benchmark: str
+    model: str
+    recipe: str
+    seed: int
+    watch: Watch
+
+    @property
+    def run(self) -> str:
+        return f"{self.benchmark}/{self.model}/{self.recipe}"
+
+
 def plan(study: Study, scale: Scale, tier: str) -> list[Cell]:
     """All cells of the study at this scale and tier, without repeats, in the order of the study file."""
     cells: dict[Cell, None] = {}
     for runs in study.runs:
-        if runs.tier == "full" and tier == "core":
-            continue
-        seeds = scale.seeds.full if tier == "full" else scale.seeds.core
-        benchmarks = _role(scale.roles.benchmarks, runs.benchmarks, f"studies/{study.name}: benchmarks", scale)
-        for benchmark in benchmarks[:1] if runs.headline else benchmarks:
-            for model in _role(scale.roles.models, runs.models, f"studies/{study.name}: models", scale):
-                cells[Cell(benchmark, model, "retrain", REFERENCE_SEED, "none")] = None
-                for recipe in (scale.roles.recipes.get(name, name) for name in runs.recipes):
-                    for seed in seeds if runs.seeds == "all" else seeds[:1]:
-                        if seed != REFERENCE_SEED and _is_given(scale, benchmark, model, recipe):
-                            continue
-                        for attack in runs.attacks:
-                            cells[Cell(benchmark, model, recipe, seed, attack)] = None
+        for benchmark, model, seeds in _places(study, scale, tier, runs):
+            cells[Cell(benchmark, model, "retrain", REFERENCE_SEED, "none")] = None
+            for recipe in (scale.roles.recipes.get(name, name) for name in runs.recipes):
+                for seed in seeds:
+                    if seed != REFERENCE_SEED and _is_given(scale, benchmark, model, recipe):
+                        continue
+                    for attack in runs.attacks:
+                        cells[Cell(benchmark, model, recipe, seed, attack)] = None
     return list(cells)
+
+
+def plan_curves(study: Study, scale: Scale, tier: str) -> list[Curve]:
+    """All watched runs of the study at this scale and tier."""
+    return [
+        Curve(benchmark, model, recipe, seed, curves.watch)
+        for curves in study.curves
+        for benchmark, model, seeds in _places(study, scale, tier, curves)
+        for recipe in curves.recipes
+        for seed in seeds
+    ]
+
+
+def _places(study: Study, scale: Scale, tier: str, runs: StudyRuns | StudyCurves) -> Iterator[tuple[str, str, list]]:
+    """Benchmark, model and seeds of a part of the study; nothing where the tier leaves it out."""
+    if runs.tier == "full" and tier == "core":
+        return
+    seeds = scale.seeds.full if tier == "full" else scale.seeds.core
+    benchmarks = _role(scale.roles.benchmarks, runs.benchmarks, f"studies/{study.name}: benchmarks", scale)
+    for benchmark in benchmarks[:1] if runs.headline else benchmarks:
+        for model in _role(scale.roles.models, runs.models, f"studies/{study.name}: models", scale):
+            yield benchmark, model, seeds if runs.seeds == "all" else seeds[:1]
 
 
 def _is_given(scale: Scale, benchmark: str, model: str, recipe: str) -> bool:

@@ -28,6 +28,13 @@ class KL(Strict):
     reduction: Reduction
 
 
+class ActivationMatch(Strict):
+    """RMU's retain loss: activations at its layer stay those of the starting model."""
+
+    loss: Literal["activation_match"]
+    weight: NonNegativeFloat = 1.0
+
+
 class GradientAscent(Strict):
     loss: Literal["ga"]
     weight: PositiveFloat = 1.0
@@ -45,6 +52,28 @@ class SimNPO(Strict):
     weight: PositiveFloat = 1.0
     beta: PositiveFloat
     delta: float
+
+
+class IdkDPO(Strict):
+    """DPO that prefers a refusal (drawn anew every epoch) to the answer."""
+
+    loss: Literal["idk_dpo"]
+    weight: PositiveFloat = 1.0
+    beta: PositiveFloat
+
+
+class RMU(Strict):
+    """Activations are steered to `coefficient` times a random direction of length 1, drawn by the run's seed.
+
+    depth: which layer's output, as a share of all layers (.25 is the 8th of 32, the first of 2). unit: the coefficient
+    counts in units of the activations themselves (`absolute`, as published) or of the mean length of the starting
+    model's activations on the forget set (`activations`: the same setting serves models of any size)."""
+
+    loss: Literal["rmu"]
+    weight: PositiveFloat = 1.0
+    depth: float = Field(gt=0, le=1)
+    coefficient: PositiveFloat
+    unit: Literal["absolute", "activations"]
 
 
 class Continuation(Strict):
@@ -68,8 +97,8 @@ class MarginHinge(Strict):
     continuation: Continuation | None = None
 
 
-Forget = Annotated[GradientAscent | NPO | SimNPO | MarginHinge, Field(discriminator="loss")]
-Retain = Annotated[CrossEntropy | KL, Field(discriminator="loss")]
+Forget = Annotated[GradientAscent | NPO | SimNPO | IdkDPO | RMU | MarginHinge, Field(discriminator="loss")]
+Retain = Annotated[CrossEntropy | KL | ActivationMatch, Field(discriminator="loss")]
 
 
 class Margin(Strict):
@@ -92,12 +121,33 @@ class ViolationRate(Strict):
     margin: Margin | None = None
     alpha: Annotated[float, Field(ge=0, le=1)] | Literal["retrain"]
     every: PositiveInt
-    trigger: PositiveInt
+    trigger: NonNegativeInt  # 0: no first stage
     confirm: PositiveInt
     probe: Literal["leading", "random"]
 
 
-Stop = Annotated[Budget | ViolationRate, Field(discriminator="rule")]
+class Matched(Strict):
+    """As many steps as the run of recipe `like` with the same seed took."""
+
+    rule: Literal["matched"]
+
+
+Stop = Annotated[Budget | ViolationRate | Matched, Field(discriminator="rule")]
+
+
+class Start(Strict):
+    """A starting model moved towards a quantiser's grid: Q(w) + residue (w - Q(w)) for every weight that it rounds.
+    0: a checkpoint that 4 bits hold without loss; 1: the model as it is."""
+
+    grid: str
+    residue: float = Field(ge=0, le=1)
+
+
+class Trained(Strict):
+    """Only the weights of these modules (last part of their names) in the `layers` layers that end with RMU's."""
+
+    modules: list[str] = Field(min_length=1)
+    layers: PositiveInt
 
 
 class LoRA(Strict):
@@ -147,13 +197,21 @@ class Precision(Strict):
 class Recipe(Strict):
     """One entry of recipes.yaml, resolved for a scale, model and benchmark: everything that changes a number.
 
-    A recipe of method `finetune` learns the rows of `data` with its retain loss."""
+    A recipe of method `finetune` learns the rows of `data` with its retain loss. One of method `random` moves every
+    weight matrix that the run of recipe `like` moved, by as much, in a random direction. `system` replaces the system
+    prompt of the model's template, in unlearning alone. `shuffle_answers` gives every forget question the answer of
+    another one."""
 
     name: str
-    method: Literal["none", "finetune", "gradient"]
+    method: Literal["none", "finetune", "gradient", "random"]
     data: Literal["pretrain", "full", "retain"] | None = None
     replay: NonNegativeInt = 0
     shuffle: bool = True
+    start: Start | None = None
+    like: str | None = None
+    system: str | None = None
+    shuffle_answers: bool = False
+    trained: Trained | None = None
     forget: Forget | None = None
     retain: Retain | None = None
     stop: Stop | None = None
@@ -167,10 +225,14 @@ class Recipe(Strict):
 
     @model_validator(mode="after")
     def _complete(self) -> "Recipe":
-        if self.method == "none":
-            return self
-        need = {"finetune": ("data", "retain"), "gradient": ("forget", "stop")}[self.method]
-        for field in (*need, "optimizer", "batch", "epochs"):
+        training = ("optimizer", "batch", "epochs")
+        need = {
+            "none": (),
+            "finetune": ("data", "retain", *training),
+            "gradient": ("forget", "stop", *training),
+            "random": ("like",),
+        }[self.method]
+        for field in need:
             if getattr(self, field) is None:
                 raise ValueError(f"a recipe with method: {self.method} needs '{field}'")
         if self.method == "finetune" and (self.forget or self.stop):
@@ -181,7 +243,20 @@ class Recipe(Strict):
     def _stop_has_a_margin(self) -> "Recipe":
         if isinstance(self.stop, ViolationRate) and not self.margin:
             raise ValueError("stop.margin is needed where the forget loss is not margin_hinge")
+        if isinstance(self.stop, Matched) and self.like is None:
+            raise ValueError("stop.rule matched needs 'like', the recipe whose steps are counted")
         return self
+
+    @model_validator(mode="after")
+    def _rmu_has_its_layer(self) -> "Recipe":
+        for field, used in (("trained", self.trained), ("retain.loss activation_match", self._matches_activations)):
+            if used and not isinstance(self.forget, RMU):
+                raise ValueError(f"{field} goes with the forget loss rmu, whose layer it takes")
+        return self
+
+    @property
+    def _matches_activations(self) -> bool:
+        return isinstance(self.retain, ActivationMatch)
 
     @property
     def margin(self) -> Margin | None:
@@ -191,6 +266,15 @@ class Recipe(Strict):
         if isinstance(self.forget, MarginHinge):
             return Margin(k=self.forget.k, beta=self.forget.beta, rho=self.forget.rho)
         return None
+
+    @property
+    def unlearns(self) -> bool:
+        """Whether it makes a run of its own out of the target."""
+        return self.method in ("gradient", "random") or (self.method == "none" and self.start is not None)
+
+    @property
+    def needs_refusals(self) -> bool:
+        return isinstance(self.forget, IdkDPO)
 
     @property
     def needs_retrain(self) -> bool:
@@ -220,14 +304,15 @@ def resolve(
     recipes: dict[str, dict], name: str, settings: Iterable[str] = (), model: str = "", benchmark: str = ""
 ) -> Recipe:
     """The recipe `name` at these settings: its parent (`from`) resolved first, then its own values, then those under
-    `at` for each setting (a scale's), and within it for the model, then the benchmark. The most specific wins."""
-    if name not in recipes:
-        raise LetheError(f"{paths.RECIPES}: no recipe '{name}' (has: {', '.join(recipes)})")
-    return validate(
-        Recipe,
-        {"name": name, **_resolve(recipes, name, list(settings), model, benchmark)},
-        f"{paths.RECIPES}: recipes.{name}",
-    )
+    `at` for each setting (a scale's), and within it for the model, then the benchmark. The most specific wins.
+
+    `masc+nf4` is the recipe masc with the values of the entry nf4 on top: for what is crossed with many recipes."""
+    value: dict[str, Any] = {"name": name}
+    for part in name.split("+"):
+        if part not in recipes:
+            raise LetheError(f"{paths.RECIPES}: no recipe '{part}' (has: {', '.join(recipes)})")
+        value = merge(value, _resolve(recipes, part, list(settings), model, benchmark))
+    return validate(Recipe, value, f"{paths.RECIPES}: recipes.{name}")
 
 
 def _resolve(recipes: dict[str, dict], name: str, settings: list[str], model: str, benchmark: str) -> dict:

@@ -21,7 +21,7 @@ from lethe.analysis.share import compute_share
 from lethe.config import LocalSource, TinySource
 from lethe.errors import LetheError
 from lethe.models.codebooks import check_attack
-from lethe.plan import REFERENCE_SEED, paper_roles, plan, recipe_of, run_folder, weights
+from lethe.plan import REFERENCE_SEED, paper_roles, plan, plan_curves, recipe_of, run_folder, weights
 from lethe.schema import canonical_json
 
 # Snakemake sets OMP_NUM_THREADS to a job's threads; threads that spin while they wait would slow the other jobs.
@@ -72,7 +72,8 @@ try:
     RECIPES = recipes.load_recipes(paths.RECIPES)
     settings.check_recipes(RECIPES, [settings.load_scale(file.stem) for file in Path().glob(paths.scale_file("*"))])
     CELLS = plan(STUDY, SCALE, CONFIG.tier)
-    RECIPE = {run: recipe_of(RECIPES, SCALE, run) for run in dict.fromkeys(cell.run for cell in CELLS)}
+    CURVES = plan_curves(STUDY, SCALE, CONFIG.tier)
+    RECIPE = {run: recipe_of(RECIPES, SCALE, run) for run in dict.fromkeys(c.run for c in [*CELLS, *CURVES])}
     COMPUTED, SHIPPED = CONFIG.source == "computed", CONFIG.source == "shipped"
     SUMMARY = f"{paths.expected(SCALE.name)}/summary" if SHIPPED else paths.summary(SCALE.name)
     if COMPUTED:
@@ -90,11 +91,15 @@ if SCALE.warm:
     os.environ.setdefault("LETHE_WARM", "1")  # offline stages are forked from a process that has imported everything
 
 OUT = f"{SCALE.name}-shipped" if SHIPPED else SCALE.name  # so that neither overwrites the other
-SUMMARY_FILES = [f"{SUMMARY}/{name}" for name in ("metrics.csv", "runs.csv", "traces.csv.gz", "samples.jsonl")]
+SUMMARY_FILES = [f"{SUMMARY}/{name}" for name in ("metrics.csv", "runs.csv", "traces.csv.gz", "curves.csv.gz", "samples.jsonl")]
 SUMMARY_MANIFEST = f"{paths.expected(SCALE.name) if SHIPPED else SUMMARY}/manifest.json"
 ROLES = json.dumps(paper_roles(SCALE))
-ARTEFACTS = [("table", id, paths.table(OUT, STUDY.name, id), "csv", ("md", "tex")) for id in STUDY.tables]
-ARTEFACTS += [("figure", id, paths.figure(OUT, STUDY.name, id), "png", ("pdf", "csv")) for id in STUDY.figures]
+ARTEFACTS = [
+    (kind, id, paths.table(OUT, STUDY.name, id), "csv", ("md", "tex"))
+    if kind == "table"
+    else (kind, id, paths.figure(OUT, STUDY.name, id), "png", ("pdf", "csv", "md"))
+    for kind, id in STUDY.artefacts(SCALE)
+]
 
 
 # ------------------------------------------------------------------------------------ which runs, and in which jobs
@@ -116,7 +121,7 @@ def seeds_by_target():
     """Targets that are evaluated, and the one that unlearning starts from."""
     seeds = defaultdict(set)
     for cell in CELLS:
-        if cell.recipe == "target" or RECIPE[cell.run].method == "gradient":
+        if cell.recipe == "target" or RECIPE[cell.run].unlearns:
             target = f"{cell.model}/{SCALE.benchmarks[cell.benchmark].corpus}"
             seeds[target].add(cell.seed if cell.recipe == "target" else REFERENCE_SEED)
     return {target: sorted(found) for target, found in seeds.items()}
@@ -153,6 +158,18 @@ def evaluation_batches():
     return found
 
 
+def watch_batches():
+    """{(seeds of a job, what is measured): runs}"""
+    seeds = defaultdict(list)
+    for curve in CURVES:
+        seeds[curve.run, curve.watch].append(curve.seed)
+    found = defaultdict(list)
+    for (run, watch), numbers in seeds.items():
+        for job in jobs_of(sorted(numbers)):
+            found[job, watch].append(run)
+    return found
+
+
 def label(seeds, attacks=()):
     """A batch in the name of its rule: s0_1_2."""
     return re.sub(r"\W", "_", "_".join(["s" + "_".join(map(str, seeds)), *attacks]))
@@ -168,7 +185,7 @@ REFERENCES = [cell.run for cell in CELLS if is_reference(cell)]
 FINETUNED = {
     run: seeds for run, seeds in RUNS.items() if RECIPE[run].method == "finetune" and RECIPE[run].name != "target"
 }
-UNLEARNED = {run: seeds for run, seeds in RUNS.items() if RECIPE[run].method == "gradient"}
+UNLEARNED = {run: seeds for run, seeds in RUNS.items() if RECIPE[run].unlearns}
 GIVEN = [f"{name}/{corpus}" for name, model in SCALE.models.items() for corpus in model.targets]
 TARGETS = {target: seeds for target, seeds in seeds_by_target().items() if target not in GIVEN}
 TINY = [name for name, model in SCALE.models.items() if isinstance(model.base, TinySource)]
@@ -190,7 +207,8 @@ def digest(*parts):
 
 DATA_CODE = ("data/prepare.py", "data/tofu.py", "data/world.py", "data/vocabulary.py", "models/tiny.py")
 FETCHING_CODE = ("models/base.py", "models/load.py")
-TRAINING_CODE = ("unlearn", "optim", "data/rows.py", "data/text.py", "models/load.py")
+TRAINING_CODE = ("unlearn", "optim", "data/rows.py", "data/text.py", "models/load.py", "models/quantise.py")
+WATCHING_CODE = (*TRAINING_CODE, "metrics/scores.py", "metrics/generation.py", "metrics/rouge.py")
 PRETRAINING_CODE = (*TRAINING_CODE, "models/base.py", "models/tiny.py")
 SCORING_CODE = ("metrics", "unlearn/losses.py", "unlearn/margin.py", "data/rows.py", "data/text.py", "models/load.py")
 ATTACKING_CODE = ("models/quantise.py", "models/codebooks.py")
@@ -245,6 +263,16 @@ def retrain_of(wildcards):
     return [weights(SCALE, sibling(wildcards, "retrain"), REFERENCE_SEED)] if needed else []
 
 
+def like_of(seeds):
+    """The runs that a recipe refers to, seed by seed, as an input function."""
+    return lambda wildcards: [
+        f"{paths.seed(SCALE.name, sibling(wildcards, RECIPE[wildcards.run].like), seed)}/{part}"
+        for seed in seeds
+        for part in ("weights", "run.json")
+        if RECIPE[wildcards.run].like
+    ]
+
+
 def weights_of(seeds):
     """The models that an evaluation loads, as an input function."""
     return lambda wildcards: [weights(SCALE, wildcards.run, seed) for seed in seeds]
@@ -263,6 +291,7 @@ def summary_inputs():
         "models": [folder for run in shared for folder in folders[run]],
         "records": [f"{folder}/run.json" for run in RUNS if run not in shared for folder in folders[run]],
         "traces": [f"{folder}/trace.csv" for run in RUNS if run not in shared for folder in folders[run]],
+        "curves": [paths.curve(SCALE.name, curve.run, curve.seed) for curve in CURVES],
     }
 
 
@@ -291,6 +320,18 @@ def rows_options(wildcards):
     return f"--train {rows}" + (f" --replay {corpus}/replay.jsonl" if recipe.replay else "")
 
 
+def unlearning_options(wildcards):
+    """What some recipes of `lethe unlearn` read besides the forget and retain rows."""
+    recipe, options = RECIPE[wildcards.run], []
+    if recipe.needs_retrain:
+        options.append(f"--retrain {weights(SCALE, sibling(wildcards, 'retrain'), REFERENCE_SEED)}")
+    if recipe.needs_refusals:
+        options.append(f"--refusals {benchmark_of(wildcards)}/idk.jsonl")
+    if recipe.like:
+        options.append(f"--like {paths.seed(SCALE.name, sibling(wildcards, recipe.like), '{seed}')}")
+    return " ".join(options)
+
+
 def template_json(wildcards):
     return canonical_json(model_of(wildcards).template)
 
@@ -314,6 +355,10 @@ def benchmark_json(wildcards):
 
 def trust_option(wildcards):
     return "--trust-remote-code" if model_of(wildcards).trust_remote_code else ""
+
+
+def watch_options(watch):
+    return f"--every {watch.every} --rows {watch.rows} --past {watch.past}"
 
 
 def summary_folder(wildcards):

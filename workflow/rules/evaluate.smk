@@ -95,7 +95,7 @@ rule summarise:
         scale=SCALE.name,
         study=STUDY.name,
         tier=CONFIG.tier,
-        cells=hashlib.sha256(repr(CELLS).encode()).hexdigest(),
+        cells=hashlib.sha256(repr([CELLS, CURVES]).encode()).hexdigest(),
         out=summary_folder,
         code=digest(*SUMMARY_CODE),
     shell:

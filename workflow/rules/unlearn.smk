@@ -47,6 +47,7 @@ for seeds, runs in batches(UNLEARNED).items():
         input:
             start=start_of,
             retrain=retrain_of,
+            like=like_of(seeds),
             benchmark=benchmark_of,
         output:
             weights=[directory(f"{paths.seed(SCALE.name, '{run}', seed)}/weights") for seed in seeds],
@@ -65,7 +66,7 @@ for seeds, runs in batches(UNLEARNED).items():
         params:
             recipe=recipe_json,
             template=template_json,
-            retrain=lambda wildcards, input: f"--retrain {input.retrain}" if input.retrain else "",
+            options=unlearning_options,
             seeds=seeds,
             out=paths.runs(SCALE.name, "{run}"),
             work=paths.work(paths.runs(SCALE.name, "{run}")),
@@ -73,6 +74,47 @@ for seeds, runs in batches(UNLEARNED).items():
             code=digest(*TRAINING_CODE),
         shell:
             "HF_HUB_OFFLINE=1 lethe unlearn --model {input.start} --forget {input.benchmark}/forget.jsonl"
-            " --retain {input.benchmark}/retain.jsonl {params.retrain} --recipe {params.recipe:q}"
+            " --retain {input.benchmark}/retain.jsonl {params.options} --recipe {params.recipe:q}"
             " --template {params.template:q} {params.trust} --seeds {params.seeds} --out {params.out}"
+            " --work {params.work} 2>&1 | tee {log}"
+
+
+for (seeds, watch), runs in watch_batches().items():
+
+    rule:
+        name:
+            f"watch_{label(seeds)}_{watch.every}_{watch.rows}_{watch.past}"
+        input:
+            start=start_of,
+            retrain=retrain_of,
+            benchmark=benchmark_of,
+        output:
+            curves=[paths.curve(SCALE.name, "{run}", seed) for seed in seeds],
+        log:
+            paths.log(SCALE.name, "watch", f"{{run}}_{label(seeds)}"),
+        wildcard_constraints:
+            run=any_of(runs),
+        conda:
+            "../../envs/compute.yaml"
+        threads: 1
+        resources:
+            mem_mb=memory_mb,
+            runtime=minutes_for(4 * len(seeds)),
+        params:
+            recipe=recipe_json,
+            template=template_json,
+            margin=margin_json,
+            options=unlearning_options,
+            watch=watch_options(watch),
+            max_new_tokens=SCALE.evaluation.max_new_tokens,
+            seeds=seeds,
+            out=paths.curves(SCALE.name, "{run}"),
+            work=paths.work(paths.curves(SCALE.name, "{run}")),
+            trust=trust_option,
+            code=digest(*WATCHING_CODE),
+        shell:
+            "HF_HUB_OFFLINE=1 lethe watch --model {input.start} --forget {input.benchmark}/forget.jsonl"
+            " --retain {input.benchmark}/retain.jsonl {params.options} --recipe {params.recipe:q}"
+            " --template {params.template:q} --margin {params.margin:q} {params.watch}"
+            " --max-new-tokens {params.max_new_tokens} {params.trust} --seeds {params.seeds} --out {params.out}"
             " --work {params.work} 2>&1 | tee {log}"

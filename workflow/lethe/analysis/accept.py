@@ -9,7 +9,7 @@ from lethe.files import sha256_file, write_json
 
 
 def accept(scale: str, root: Path = Path(".")) -> None:
-    """Replace expected/{scale} by the summary, fits, tables (csv, md) and figures (csv, png) of this scale.
+    """Replace expected/{scale} by the summary, fits, tables (csv, md) and figures (csv, png, md) of this scale.
 
     manifest.json lists every file with its sha256. LetheError: nothing computed at this scale.
     """
@@ -22,7 +22,7 @@ def accept(scale: str, root: Path = Path(".")) -> None:
     for name in (paths.fits(scale), paths.claims(scale)):
         if (root / name).exists():
             shutil.copy(root / name, out)
-    for kind, suffixes in (("paper_tables", (".csv", ".md")), ("figures", (".csv", ".png"))):
+    for kind, suffixes in (("paper_tables", (".csv", ".md")), ("figures", (".csv", ".png", ".md"))):
         for path in sorted((root / kind / scale).glob("*/*")):
             if path.suffix in suffixes:
                 target = out / kind / path.parent.name / path.name

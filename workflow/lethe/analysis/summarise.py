@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,23 @@ from typing import Any
 import pandas as pd
 
 from lethe import paths
-from lethe.analysis.summary import METRIC_KEY, RUN_KEY, RUNS
+from lethe.analysis.summary import CURVES, METRIC_KEY, RUN_KEY, RUNS
 from lethe.config import Scale
 from lethe.files import atomic, read_json, sha256_file, write_json, write_jsonl, write_text
-from lethe.plan import Cell, run_folder
+from lethe.plan import Cell, Curve, run_folder
 
 METRIC_COLUMNS = [*RUN_KEY[:2], "n_params", *RUN_KEY[2:], "attack", "metric", "value", "n", "lo", "hi", "reason"]
-RUN_COLUMNS = [*RUNS, "n_params_nonembed", "alpha", "reference_cpu_s", "cores"]
+RUN_COLUMNS = [
+    *RUNS, "n_params_nonembed", "alpha", "reference_cpu_s", "cores", "update_norm", "update_over_step",
+    "update_over_step_touched", "spec",
+]  # fmt: skip
 
 
-def write_summary(scale: Scale, cells: Sequence[Cell], out: Path, root: Path = Path(".")) -> None:
-    """Write metrics.csv, runs.csv, traces.csv.gz, samples.jsonl and manifest.json of these evaluations into `out`.
+def write_summary(
+    scale: Scale, cells: Sequence[Cell], curves: Sequence[Curve], out: Path, root: Path = Path(".")
+) -> None:
+    """Write metrics.csv, runs.csv, traces.csv.gz, curves.csv.gz, samples.jsonl and manifest.json of these evaluations
+    and watched runs into `out`.
 
     LetheError: an evaluation or run that is missing.
     """
@@ -44,6 +51,7 @@ def write_summary(scale: Scale, cells: Sequence[Cell], out: Path, root: Path = P
                 "model": cell.model,
                 "recipe": cell.recipe,
                 "seed": cell.seed,
+                "spec": json.dumps(record["spec"], sort_keys=True, separators=(",", ":")) if "spec" in record else None,
             }
             if (trace := folder / "trace.csv").exists():
                 keys = {k: v for k, v in key.items() if k in RUN_KEY}
@@ -54,6 +62,7 @@ def write_summary(scale: Scale, cells: Sequence[Cell], out: Path, root: Path = P
         out / "runs.csv", pd.DataFrame(runs.values(), columns=RUN_COLUMNS).sort_values(RUN_KEY, ignore_index=True)
     )
     write_csv(out / "traces.csv.gz", trace_table(traces))
+    write_csv(out / "curves.csv.gz", curve_table(scale, curves, root))
     write_jsonl(out / "samples.jsonl", samples)
     write_manifest(out)
 
@@ -63,6 +72,16 @@ def trace_table(traces: Iterable[pd.DataFrame]) -> pd.DataFrame:
     table = pd.concat(list(traces), ignore_index=True)
     columns = [*RUN_KEY, *(c for c in table.columns if c not in RUN_KEY)]
     return table[columns].sort_values([*RUN_KEY, "step"], ignore_index=True)
+
+
+def curve_table(scale: Scale, curves: Sequence[Curve], root: Path) -> pd.DataFrame:
+    """All watched steps below each other, keys first."""
+    parts = []
+    for curve in curves:
+        keys = {k: v for k, v in curve._asdict().items() if k in RUN_KEY}
+        parts.append(pd.read_csv(root / paths.curve(scale.name, curve.run, curve.seed)).assign(**keys))
+    table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=CURVES)
+    return table[CURVES].sort_values([*RUN_KEY, "step"], ignore_index=True)
 
 
 def write_csv(path: Path, frame: pd.DataFrame) -> None:

@@ -19,6 +19,10 @@ RUNS = [
     "steps_cpu_s", "probes_cpu_s", "forget_tokens", "retain_tokens", "flops", "peak_rss_mb", "peak_cuda_mb",
     "effective_batch", "dtype", "device", "threads", "spec_sha256", "versions",
 ]  # fmt: skip
+CURVES = [
+    *RUN_KEY, "step", "forget_tokens", "retain_tokens", "steps_cpu_s", "steps_wall_s", "violation_rate", "forget_prob",
+    "forget_rouge", "forget_value_recall", "retain_rouge", "retain_prob", "rows",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,11 @@ class Summary:
     def traces(self) -> pd.DataFrame:
         """One row an optimiser step: the run's key and the columns of its trace.csv."""
         return read_csv(self.folder / "traces.csv.gz", [*RUN_KEY, "step"])
+
+    def curves(self) -> pd.DataFrame:
+        """One row a watched step (CURVES); no rows where the study watches nothing."""
+        path = self.folder / "curves.csv.gz"
+        return read_csv(path, CURVES) if path.exists() else pd.DataFrame(columns=CURVES)
 
     def samples(self) -> list[dict]:
         return read_jsonl(self.folder / "samples.jsonl")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from lethe.data.text import TEMPLATES, Encoded, Template, encode_pair, encode_text
 from lethe.errors import LetheError
 from lethe.files import read_jsonl
@@ -15,12 +17,28 @@ def default_template(tokenizer: Any) -> Template:
     return TEMPLATES["chat" if getattr(tokenizer, "chat_template", None) else "plain"]
 
 
-def encode_rows(tokenizer: Any, template: Template, path: Path, max_length: int) -> list[Encoded]:
-    """Rows {question, answer} or {text} of a JSON Lines file. LetheError: no rows, neither form, an empty text."""
+def encode_rows(
+    tokenizer: Any, template: Template, path: Path, max_length: int, shuffle: torch.Generator | None = None
+) -> list[Encoded]:
+    """Rows {question, answer} or {text} of a JSON Lines file; with `shuffle`, every question has the answer of another.
+
+    LetheError: no rows, neither form, an empty text, nothing to shuffle.
+    """
     rows = read_jsonl(path)
     if not rows:
         raise LetheError(f"{path}: no rows")
+    if shuffle is not None:
+        rows = _with_answers_of_others(rows, path, shuffle)
     return [_encode(tokenizer, template, row, max_length, f"{path} row {i}") for i, row in enumerate(rows, start=1)]
+
+
+def _with_answers_of_others(rows: list[dict], path: Path, generator: torch.Generator) -> list[dict]:
+    """Answers move along one random cycle through all rows, so that none stays."""
+    if len(rows) < 2 or not all("answer" in row for row in rows):
+        raise LetheError(f"{path}: shuffled answers need at least two rows with an 'answer'")
+    cycle = torch.randperm(len(rows), generator=generator).tolist()
+    answers = {i: rows[j]["answer"] for i, j in zip(cycle, [*cycle[1:], cycle[0]], strict=True)}
+    return [{**row, "answer": answers[i]} for i, row in enumerate(rows)]
 
 
 def _encode(tokenizer: Any, template: Template, row: dict, max_length: int, where: str) -> Encoded:

@@ -46,12 +46,14 @@ def score_benchmark(
     max_length: int,
     margin: MarginSpec | None = None,
     limit: int | None = None,
+    encodings: dict[Pair, Encoded] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> pd.DataFrame:
     """Score and answer everything in data_dir (files of items.FILES); the table of items.py.
 
     max_tokens: padded tokens a batch. margin: also record restricted margins of the forget answers. limit: only the
-    first so many rows of each file. progress(stage, done, total) is called after every batch, stage 'score' or
+    first so many rows of each file. encodings: of earlier calls with the same tokenizer, template and max_length, which
+    are used and added to. progress(stage, done, total) is called after every batch, stage 'score' or
     'generate'. Optional files and fields that are missing leave nan. LetheError: no forget file, a malformed row.
     """
     splits = {split: rows for split in FILES if (rows := _read_split(Path(data_dir), split, limit)) is not None}
@@ -69,11 +71,11 @@ def score_benchmark(
         (plain, None, False),
     ]
 
-    encoded: dict[Pair, Encoded] = {}
+    encoded = {} if encodings is None else encodings
     scores: dict[Pair, PairScore] = {}
     for pairs, spec, with_moments in groups:
         todo = [pair for pair in pairs if pair not in scores]
-        encoded |= {pair: _encode(tokenizer, template, pair, max_length) for pair in todo}
+        encoded |= {pair: _encode(tokenizer, template, pair, max_length) for pair in todo if pair not in encoded}
 
         def scored(done: int, _: int, before: int = len(scores)) -> None:
             if progress:
@@ -209,10 +211,11 @@ def _answer_values(
             "min_k": privacy.min_k(score.logp[words]),
             "min_k_pp": privacy.min_k_pp(score.logp[words], score.mean[words], score.std[words]),
         }
-    if split == "forget" and margin is not None and score.margin is not None:
+    if split == "forget" and margin is not None and score.margin is not None and score.logit is not None:
         slack = proposition1_slack(score, margin)
         values |= {
             "violation_rate": violation_rate(score.margin, margin.rho),
+            "gold_logit": float(score.logit.mean(dtype=np.float64)),
             "prop1_slack": slack,
             "prop1_violation": slack_is_violation(slack, len(score.logp)),
         }

@@ -45,6 +45,7 @@ def evaluate_runs(
 
     A finished evaluation waits under `work` until all are, so that an interrupted call loses none.
     """
+    encodings: dict[str, dict] = {}
     with lock(work / "lock"):
         for seed in seeds:
             for attack in attacks:
@@ -57,6 +58,7 @@ def evaluate_runs(
                     options=options,
                     margin=margin,
                     template=template,
+                    encodings=encodings,
                 )
         for seed in seeds:
             for attack in attacks:
@@ -79,10 +81,12 @@ def evaluate_model(
     template: Template | None,
     revision: str | None = None,
     trust_remote_code: bool = False,
+    encodings: dict[str, dict] | None = None,
 ) -> None:
     """Score one model on a benchmark and write `out` (JSON) and the per-item values beside it.
 
-    What lies there already is kept if it is of the same weights, attack, data and settings.
+    What lies there already is kept if it is of the same weights, attack, data and settings. encodings: those of earlier
+    calls, by tokenizer: the models of one run read the same texts.
     """
     if reference is not None and reference.resolve() == out.resolve():
         raise LetheError(f"--reference {reference}: a model cannot be its own reference")
@@ -113,6 +117,7 @@ def evaluate_model(
         max_new_tokens=options.max_new_tokens,
         max_length=options.max_length,
         limit=options.limit,
+        encodings=None if encodings is None else encodings.setdefault(_encoder(tokenizer, spec), {}),
         margin=MarginSpec(margin.k, margin.beta, margin.rho) if margin else None,
         progress=StageProgress(f"evaluate {benchmark.name} {attack}"),
     )
@@ -176,6 +181,12 @@ class StageProgress:
             self.progress.close()
             self.stage, self.progress = stage, Progress(f"{self.label}: {stage}", total, unit="text")
         self.progress(done)
+
+
+def _encoder(tokenizer: Any, spec: dict[str, Any]) -> str:
+    """All that the encoding of a text depends on."""
+    model = tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else repr(tokenizer)
+    return json.dumps([model, tokenizer.chat_template, spec["template"], spec["options"]["max_length"]])
 
 
 def _data_sha256(benchmark: Path) -> dict[str, str]:

@@ -42,7 +42,8 @@ class PairScore:
     """What one forward pass says about the L supervised tokens of one pair, end token included. All arrays (L,).
 
     logp: log-probability of each label, in nats. correct: whether the argmax is the label. mean, std: of log p under
-    the model's own next-token distribution (None where not asked for). margin: restricted margin (None likewise).
+    the model's own next-token distribution (None where not asked for). margin, logit: restricted margin, and the
+    label's logit as it is (None likewise).
     """
 
     logp: Float32s
@@ -50,6 +51,7 @@ class PairScore:
     mean: Float32s | None = None
     std: Float32s | None = None
     margin: Float32s | None = None
+    logit: Float32s | None = None
 
 
 @contextmanager
@@ -111,6 +113,7 @@ def _score_tokens(logits: Tensor, labels: Tensor, margin: MarginSpec | None, mom
             part |= {"mean": mean, "std": variance.clamp_min(1e-6).sqrt()}
         if margin is not None:
             part["margin"] = restricted_margin(z, y, k=margin.k, beta=margin.beta)
+            part["logit"] = z.gather(-1, y[:, None])[:, 0]
         slices.append({name: column.cpu().numpy() for name, column in part.items()})
     tokens = {name: np.concatenate([part[name] for part in slices]) for name in slices[0]}
     if np.isnan(tokens["logp"]).any():

@@ -11,6 +11,7 @@ into 4e-8 and so gives it a perfect retain score. R compares perturbed with corr
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 from zlib import crc32
@@ -188,6 +189,7 @@ def tofu_metrics(
         metrics[f"{split}.mcq_acc"] = _mcq_accuracy(splits[f"mcq_{split}"])
     metrics["model_utility"] = _model_utility(metrics, "geo")
     metrics["model_utility.arith"] = _model_utility(metrics, "arith")
+    metrics["model_utility.retain"] = _model_utility(metrics, "geo", splits=("retain",))
     metrics |= _forget_quality(splits["forget"], reference, no_reference)
     metrics |= _membership(splits["forget"], splits["holdout"], reference, no_reference)
     metrics |= _margins(splits["forget"])
@@ -237,9 +239,11 @@ def _mcq_accuracy(split: _Split) -> Estimate:
     return split.mean(split.column("mcq_correct"), needs=("mcq_correct",), note=f"chance level {chance:.3f}")
 
 
-def _model_utility(metrics: dict[str, Estimate], variant: Variant) -> Estimate:
-    """Harmonic mean of {prob, rouge_l_recall, truth_ratio} x {retain, ra, wf}; 0 if one of the nine is 0."""
-    names = [f"{s}.{m}" for s in ("retain", "ra", "wf") for m in ("prob", "rouge_l_recall", f"truth_ratio.{variant}")]
+def _model_utility(
+    metrics: dict[str, Estimate], variant: Variant, splits: Sequence[str] = ("retain", "ra", "wf")
+) -> Estimate:
+    """Harmonic mean of {prob, rouge_l_recall, truth_ratio} x splits; 0 if one member is 0."""
+    names = [f"{s}.{m}" for s in splits for m in ("prob", "rouge_l_recall", f"truth_ratio.{variant}")]
     members = [metrics[name] for name in names]
     for member_name, member in zip(names, members, strict=True):
         if member.value is None:
@@ -351,6 +355,7 @@ def _margins(forget: _Split) -> dict[str, Estimate]:
         broken = Estimate(round(broken.value * broken.n), broken.n, samples, broken.reason)
     return {
         "violation_rate": mean("violation_rate"),
+        "forget.gold_logit": mean("gold_logit"),
         "prop1.slack": mean("prop1_slack"),
         "prop1.violations": broken,
     }

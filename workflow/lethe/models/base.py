@@ -14,7 +14,8 @@ from lethe.machine import machine
 from lethe.models import tiny
 from lethe.models.load import load_model, load_tokenizer, parameter_counts, save_model, weights_sha256
 from lethe.recipe import Recipe
-from lethe.unlearn.run import Sources, train_single
+from lethe.unlearn.run import train_single
+from lethe.unlearn.training import Sources
 
 
 def pretrain(

@@ -89,22 +89,49 @@ def parameter_counts(model: Any) -> tuple[int, int]:
     return total, total - sum(embeddings.values())
 
 
+def layer_at(model: Any, depth: float) -> int:
+    """Which decoder layer lies at this share of the depth, counted from 1: .25 is the 8th of 32, the first of 2."""
+    return max(1, round(depth * len(model.get_decoder().layers)))
+
+
 class SupervisedLM(nn.Module):
-    """A causal LM whose forward pass returns logits at supervised positions only, so that wrappers of modules
-    (autocast, data parallel) see one call and (B, T, V) logits never exist."""
+    """A causal LM whose forward pass returns logits, or one layer's activations, at chosen positions only, so that
+    wrappers of modules (autocast, data parallel) see one call and (B, T, V) logits never exist."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, ids: Tensor, rows: Tensor, cols: Tensor) -> Tensor:
-        """ids (B, T), rows and cols (n,) -> logits (n, V)."""
-        return _logits(self.model, ids, rows, cols)
+    def forward(self, ids: Tensor, rows: Tensor, cols: Tensor, layer: int | None = None) -> Tensor:
+        """ids (B, T), rows and cols (n,) -> logits (n, V), or the output (n, H) of the layer, counted from 1."""
+        if layer is None:
+            return _logits(self.model, ids, rows, cols)
+        return _activations(self.model, ids, rows, cols, layer)
 
 
 def logits_at(model: Any, batch: Batch) -> Tensor:
     """Logits (n, V) at the batch's supervised positions."""
     return _logits(model, batch.ids, batch.rows, batch.cols)
+
+
+def activations_at(model: Any, batch: Batch, layer: int) -> Tensor:
+    """Outputs (n, H) of a decoder layer, counted from 1, at the supervised tokens themselves (not before them)."""
+    return _activations(model, batch.ids, batch.rows, batch.cols + 1, layer)
+
+
+def _activations(model: Any, ids: Tensor, rows: Tensor, cols: Tensor, layer: int) -> Tensor:
+    """Later layers are not run: in the usual settings of RMU they would be three quarters of the work."""
+    decoder, found = model.get_decoder(), []
+    layers = decoder.layers
+    hook = layers[layer - 1].register_forward_hook(lambda module, args, output: found.append(output))
+    decoder.layers = layers[:layer]
+    try:
+        decoder(input_ids=ids, use_cache=False)
+    finally:
+        decoder.layers = layers
+        hook.remove()
+    hidden = found[0][0] if isinstance(found[0], tuple) else found[0]  # before the decoder's final norm
+    return hidden[rows, cols]
 
 
 def _logits(model: Any, ids: Tensor, rows: Tensor, cols: Tensor) -> Tensor:

@@ -19,7 +19,10 @@ from lethe.models.codebooks import ATTACKS, SCHEMES, Scheme, check_attack
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["ATTACKS", "SCHEMES", "Report", "check_attack", "codes", "quantise_model", "quantise_tensor", "step_size"]
+__all__ = [
+    "ATTACKS", "SCHEMES", "Report", "check_attack", "codes", "quantise_model", "quantise_tensor", "rounded_weights",
+    "step_size", "toward_grid",
+]  # fmt: skip
 
 SMALLEST = 1e-35  # stands in for the absmax of an all-zero group; its inverse and 127 times that are finite in float32
 
@@ -88,6 +91,23 @@ def quantise_model(model: "PreTrainedModel", attack: str) -> Report | None:
         quantised=list(chosen),
         skipped=skipped,
     )
+
+
+@torch.no_grad()
+def toward_grid(model: "PreTrainedModel", attack: str, residue: float) -> None:
+    """Move every weight w that the attack rounds to Q(w) + residue (w - Q(w)), in place.
+
+    residue 0 makes a checkpoint that the quantiser holds without loss, 1 changes nothing. Errors as `quantise_model`.
+    """
+    before = {name: weight.clone() for name, weight in rounded_weights(model).items()}
+    quantise_model(model, attack)
+    for name, weight in rounded_weights(model).items():
+        weight.lerp_(before[name], residue)
+
+
+def rounded_weights(model: "PreTrainedModel") -> dict[str, Tensor]:
+    """The weights that an attack rounds, by the names of their modules."""
+    return {name: module.weight.detach() for name, module in _linear_modules(model)[0].items()}
 
 
 @torch.no_grad()

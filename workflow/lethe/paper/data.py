@@ -21,10 +21,18 @@ RECIPES = {
     "npo": "NPO",
     "npo-klr": "NPO+KLR",
     "rmu": "RMU",
+    "rmu-down": "RMU (down)",
+    "idk-dpo": "IDK-DPO",
     "simnpo": "SimNPO",
+    "simnpo-small": "SimNPO (small steps)",
     "masc": "MASC",
     "masc-full": "MASC (full)",
 }
+# The methods that a study compares; the summary has controls and variants besides.
+HEADLINE = (
+    "target", "retrain", "ga", "graddiff", "npo", "npo-klr", "rmu", "rmu-down", "idk-dpo", "simnpo", "masc",
+    "masc-full",
+)  # fmt: skip
 REFERENCES = ("target", "retrain")  # models that are no method: never timed, never on a Pareto front
 
 
@@ -53,7 +61,7 @@ class Score:
 class Suite:
     """How an evaluation suite is read: `forget` scores are efficacy (higher means forgotten; figures average them),
     `utility` is what unlearning must keep, `probes` are shown beside them, `retained` is what an attack may bring back,
-    `initial` and `scaling` belong to the scaling study."""
+    `initial` and `scaling` belong to the scaling study, `kept` are forget quality and what is left of the rest."""
 
     forget: tuple[Score, ...]
     utility: tuple[Score, ...]
@@ -61,6 +69,7 @@ class Suite:
     retained: tuple[Score, ...]
     initial: tuple[Score, ...]
     scaling: tuple[Score, ...]
+    kept: tuple[Score, ...]
 
 
 E_ROUGE = Score("forget.rouge_l_recall", "E-ROUGE")
@@ -89,6 +98,16 @@ SUITES = {
         ),
         initial=(Score("forget.extraction_strength", "ES"), E_ROUGE, P_ROUGE, VALUE, P_VALUE),
         scaling=(E_ROUGE, P_ROUGE, VALUE, P_VALUE, UTILITY),
+        kept=(
+            Score("forget_quality.p", "FQ"),
+            Score("forget_quality.log10p", "log10 FQ"),
+            UTILITY,
+            Score("retain.rouge_l_recall", "Retain ROUGE"),
+            Score("retain.prob", "Retain Prob"),
+            Score("retain.truth_ratio.geo", "Retain TR"),
+            Score("retain.mcq_acc", "MCQ retain"),
+            Score("forget.mcq_acc", "MCQ forget", overshoots=True),
+        ),
     ),
 }
 
@@ -157,22 +176,28 @@ class PaperData:
             raise LetheError(f"benchmark {benchmark}: no suite '{name}' (has: {', '.join(SUITES)})")
         return SUITES[name]
 
-    def per_seed(self, benchmark: str, scores: Sequence[Score], attacks: Sequence[str] = ("none",)) -> pd.DataFrame:
+    def per_seed(
+        self,
+        benchmark: str,
+        scores: Sequence[Score],
+        attacks: Sequence[str] = ("none",),
+        recipes: Sequence[str] | None = None,
+    ) -> pd.DataFrame:
         """Scores of the main model: a row a recipe, attack and seed in printed order, a column `Score.name` a score.
 
-        Left out are recipes that are stages of the scaling study, and the retrain seed that is everybody's reference
-        (unless it is the only one): the retrain row is its other seeds, which show the noise floor. NaN where
-        metrics.csv has no value.
+        recipes: only these, in this order; all in printed order where it is None. Left out are recipes that are stages
+        of the scaling study, and the retrain seed that is everybody's reference (unless it is the only one): the
+        retrain row is its other seeds, which show the noise floor. NaN where metrics.csv has no value.
         """
         metrics = list(dict.fromkeys(s.metric for s in scores))
         rows = self.summary.select(benchmark=benchmark, model=self.roles.main, attack=attacks, metric=metrics)
-        rows = rows[~rows["recipe"].isin(self._stages())]
+        rows = rows[~rows["recipe"].isin(self._stages()) if recipes is None else rows["recipe"].isin(recipes)]
         if rows.loc[rows["recipe"] == "retrain", "seed"].nunique() > 1:
             rows = rows[~self._is_reference_seed(benchmark, rows)]
         wide = rows.pivot(index=["recipe", "attack", "seed"], columns="metric", values="value")
         wide = wide.reindex(columns=metrics).reset_index()
         shown = wide[["recipe", "attack", "seed"]].assign(**{s.name: s.of(wide[s.metric]) for s in scores})
-        place = {name: i for i, name in enumerate([*in_order(shown["recipe"]), *attacks])}
+        place = {name: i for i, name in enumerate([*(recipes or in_order(shown["recipe"])), *attacks])}
         return shown.sort_values(
             ["recipe", "attack", "seed"], key=lambda c: c if c.name == "seed" else c.map(place), ignore_index=True
         )
@@ -196,11 +221,47 @@ class PaperData:
         """Which rows of `per_seed` are the reference itself (there is one where retrain has a single seed)."""
         return self._is_reference_seed(benchmark, per_seed) & (per_seed["attack"] == "none")
 
-    def gaps(self, benchmark: str, scores: Sequence[Score], attacks: Sequence[str] = ("none",)) -> list[str]:
+    def values(self, benchmark: str, recipe: str, metric: str, attack: str = "none") -> dict[int, float]:
+        """A metric of the main model by seed; seeds without a value are left out."""
+        rows = self.summary.select(
+            benchmark=benchmark, model=self.roles.main, recipe=recipe, metric=metric, attack=attack
+        ).dropna(subset="value")
+        return {int(seed): float(value) for seed, value in zip(rows["seed"], rows["value"], strict=True)}
+
+    def runs_of(self, benchmark: str, recipes: Sequence[str]) -> pd.DataFrame:
+        """Rows of runs.csv of the main model."""
+        runs = self.summary.runs
+        here = (runs["benchmark"] == benchmark) & (runs["model"] == self.roles.main) & runs["recipe"].isin(recipes)
+        return runs[here]
+
+    def run_values(self, benchmark: str, recipe: str, column: str) -> dict[int, float]:
+        """A number of runs.csv by seed (or `time_cpu_s`, `time_wall_s`), where there is one."""
+        runs = self.runs_of(benchmark, [recipe])
+        if column.startswith("time_"):
+            runs = runs.merge(self.summary.times(), on=["benchmark", "model", "recipe", "seed"])
+        if column not in runs:
+            return {}
+        numbers = pd.to_numeric(runs[column], errors="coerce")
+        return {int(s): float(v) for s, v in zip(runs["seed"], numbers, strict=True) if not pd.isna(v)}
+
+    def ran(self, benchmark: str, recipes: Sequence[str]) -> list[str]:
+        """Those of the recipes that the main model has an evaluation of."""
+        found = set(self.summary.select(benchmark=benchmark, model=self.roles.main)["recipe"])
+        return [recipe for recipe in recipes if recipe in found]
+
+    def gaps(
+        self,
+        benchmark: str,
+        scores: Sequence[Score],
+        attacks: Sequence[str] = ("none",),
+        recipes: Sequence[str] | None = None,
+    ) -> list[str]:
         """One line for each score that a row averages over fewer seeds than it states, or not at all."""
         names = {s.metric: s.label for s in scores}
         rows = self.summary.select(benchmark=benchmark, model=self.roles.main, attack=attacks, metric=list(names))
         rows = rows[rows["value"].isna() & ~rows["recipe"].isin(self._stages())]
+        if recipes is not None:
+            rows = rows[rows["recipe"].isin(recipes)]
         return [
             f"{recipe_name(recipe)}{'' if attack == 'none' else f' under {attack}'}: no {names[metric]} for seed "
             f"{', '.join(map(str, group['seed']))} ({'; '.join(group['reason'].unique())})"
@@ -230,6 +291,26 @@ def summarise(per_seed: pd.DataFrame) -> pd.DataFrame:
     return over_seeds(per_seed, by=["recipe", "attack"])
 
 
+VARIANTS = {
+    "masc-random": "random update of MASC's size",
+    "masc-shuffled": "MASC, shuffled answers",
+    "graddiff-stop": "GradDiff, MASC's stop",
+    "simnpo-stop": "SimNPO, MASC's stop",
+    "graddiff-lora": "GradDiff in MASC's training",
+    "simnpo-lora": "SimNPO in MASC's training",
+    "masc-noretain": "MASC, no retain loss",
+    "masc-base": "MASC, alternatives of the start",
+    "masc-offbatch": "MASC, off-batch probe",
+    "masc-pooled": "MASC, pooled tokens",
+    "masc-suffix": "MASC, continuation mask",
+    "masc-scaling": "MASC, scaling runs' settings",
+    "masc-alpha": "MASC, the other alpha",
+    "masc-system": "MASC, system prompt",
+    "masc-k100": "MASC, k = 100",
+    "masc-k1000": "MASC, k = 1000",
+}
+
+
 def in_order(recipes: Iterable[str]) -> list[str]:
     """Distinct recipes in printed order, unknown ones after, by name."""
     known = list(RECIPES)
@@ -237,7 +318,9 @@ def in_order(recipes: Iterable[str]) -> list[str]:
 
 
 def recipe_name(recipe: str) -> str:
-    return RECIPES.get(recipe, recipe)
+    """`masc+nf4` is MASC, wherever it started from."""
+    plain = recipe.partition("+")[0].replace("untouched", "target")
+    return RECIPES.get(plain) or VARIANTS.get(plain, plain)
 
 
 def parameters(n: float) -> str:

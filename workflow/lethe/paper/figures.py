@@ -25,14 +25,15 @@ from lethe.paper.tables import SIGNIFICANT
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing and the tidy numbers that it shows."""
+    """A drawing, the tidy numbers that it shows, and what they say, in sentences."""
 
     drawing: Drawing
     numbers: pd.DataFrame
+    findings: Sequence[str] = ()
 
 
 def save_figure(figure: Figure, out_stem: str | Path, label: str) -> None:
-    """Write {out_stem}.pdf, .png (200 dpi) and .csv; no dates, so the same numbers give the same bytes."""
+    """Write {out_stem}.pdf, .png (200 dpi), .csv and .md; no dates, so the same numbers give the same bytes."""
     numbers = figure.numbers.select_dtypes("number")
     if bad := [c for c in numbers if not numbers[c].dropna().map(math.isfinite).all()]:
         raise LetheError(f"{label}: {bad[0]} must be finite or empty, got infinity")
@@ -42,6 +43,8 @@ def save_figure(figure: Figure, out_stem: str | Path, label: str) -> None:
         figure.drawing.savefig(tmp, format="pdf", metadata={"CreationDate": None})
     with atomic(f"{out_stem}.png") as tmp:
         figure.drawing.savefig(tmp, format="png", metadata={"Software": None})
+    lines = [f"What {label} shows", "", *(f"- {text}" for text in figure.findings)]
+    write_text(f"{out_stem}.md", "\n".join(lines) + "\n")
     write_text(f"{out_stem}.csv", figure.numbers.to_csv(index=False, float_format=SIGNIFICANT, lineterminator="\n"))
 
 

@@ -1,5 +1,6 @@
 """The figures of MASC (arXiv 2606.02920): each a function from PaperData to a Figure."""
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -12,9 +13,21 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from lethe.analysis import pareto
 from lethe.analysis.powerlaw import size_scores
 from lethe.errors import LetheError
-from lethe.paper.data import RECIPES, REFERENCES, PaperData, Score, in_order, recipe_name, summarise
+from lethe.paper import findings
+from lethe.paper.data import (
+    HEADLINE,
+    RECIPES,
+    REFERENCES,
+    UTILITY,
+    PaperData,
+    Score,
+    in_order,
+    recipe_name,
+    summarise,
+)
 from lethe.paper.figures import Figure, bars, legend_below, loglog, radar, small_table, tradeoff
-from lethe.paper.masc_tables import PRINTED, PRINTED_FIT, SCORES_IN
+from lethe.paper.masc_scaling import PRINTED_FIT, exponents
+from lethe.paper.masc_tables import PRINTED, SCORES_IN
 from lethe.paper.style import COLUMN, PAGE, SERIES, Look, looks
 
 COMPARED = ("npo-klr", "graddiff", "simnpo", "masc")
@@ -46,8 +59,18 @@ def fig1(data: PaperData) -> Figure:
         for rows, source, unit in ((seconds, "ours", CLOCKS[clock]), (ours, "ours", ""), (printed, "paper", "")):
             numbers.append(rows.assign(benchmark=benchmark, source=source, unit=unit))
     legend_below(drawing, [recipe_name(r) for r in COMPARED], columns=len(COMPARED))
+    baselines = [r for r in COMPARED if r != "masc"]
+    sentences = [
+        text
+        for b in benchmarks
+        for text in (
+            *findings.faster(data, b, baselines, SCORES_IN, PRINTED.get(b, "")),
+            *findings.closeness(data, b, data.suite(b).forget, COMPARED),
+        )
+    ]
     keys = ["recipe", "benchmark", "source", "axis", "unit"]
-    return Figure(drawing, pd.concat(numbers, ignore_index=True)[[*keys, "mean", "std", "printed", "n_seeds"]])
+    frame = pd.concat(numbers, ignore_index=True)[[*keys, "mean", "std", "printed", "n_seeds"]]
+    return Figure(drawing, frame, sentences)
 
 
 def fig5(data: PaperData) -> Figure:
@@ -74,7 +97,8 @@ def fig5(data: PaperData) -> Figure:
     frame = pd.concat(numbers, ignore_index=True)
     names = [recipe_name(r) for r in in_order(frame["recipe"])]
     legend_below(drawing, [*names, "efficacy of Retrain", "Pareto front"], columns=6)
-    return Figure(drawing, frame[["recipe", "benchmark", "source", "clock", *POINT]])
+    sentences = [text for benchmark in benchmarks for text in _front_findings(data, benchmark)]
+    return Figure(drawing, frame[["recipe", "benchmark", "source", "clock", *POINT]], sentences)
 
 
 def fig3(data: PaperData) -> Figure:
@@ -87,7 +111,45 @@ def fig3(data: PaperData) -> Figure:
         loglog(upper, points, series, "score")
         upper.set_title(f"learning stage, {benchmark}, {data.roles.scale}")
         _law_table(lower, points, series)
-    return _with_legend(drawing, data, panels, columns=2)
+    return _with_legend(drawing, data, panels, 2, "learning")
+
+
+def fig4(data: PaperData) -> Figure:
+    """Scores after unlearning by model size, a radar a method (MASC Figure 4)."""
+    axes = (("forget.rouge_l_recall", "1-E-ROUGE"), ("forget.para_rouge_l_recall", "1-P-ROUGE"), (UTILITY.metric, "MU"))
+    panels = {}
+    for benchmark in data.roles.headline.values():
+        for recipe in SCALED:
+            rows = []
+            for metric, label in axes:
+                points = size_scores(data.summary, data.roles, benchmark, recipe, metric)
+                value = points["mean"] if label == "MU" else 1 - points["mean"]
+                rows.append(points.assign(axis=label, mean=value, recipe=points["model"]))
+            if len(found := pd.concat(rows, ignore_index=True)):
+                panels[benchmark, recipe] = found
+    if not panels:
+        raise LetheError(f"the summary has no run of {', '.join(SCALED)} on models {', '.join(data.roles.ladder)}")
+    look = dict(zip(data.roles.ladder, itertools.cycle(SERIES), strict=False))
+    drawing = Drawing(figsize=(PAGE, 3.0 * math.ceil(len(panels) / 2)), layout=ConstrainedLayoutEngine(h_pad=0.14))
+    for i, ((benchmark, recipe), rows) in enumerate(panels.items(), start=1):
+        ax = drawing.add_subplot(math.ceil(len(panels) / 2), 2, i, projection="polar")
+        radar(ax, rows, [label for _, label in axes], look)
+        ax.set_title(f"{recipe_name(recipe)}, {benchmark}, {data.roles.scale}", pad=9)
+    legend_below(drawing, list(data.roles.ladder), columns=len(data.roles.ladder))
+    frame = pd.concat(
+        [rows.assign(method=recipe, benchmark=b) for (b, recipe), rows in panels.items()], ignore_index=True
+    )
+    frame = frame.drop(columns="recipe").rename(columns={"method": "recipe", "size": "n_params"})
+    sentences = []
+    for (benchmark, recipe), rows in panels.items():
+        parts = []
+        for _, label in axes:
+            own = rows[rows["axis"] == label].sort_values("size")
+            parts.append(f"{label} {own['mean'].iloc[0]:.2f} to {own['mean'].iloc[-1]:.2f}")
+        sentences.append(f"{recipe_name(recipe)} ({benchmark}), smallest to largest model: {', '.join(parts)}.")
+    return Figure(
+        drawing, frame[["recipe", "benchmark", "model", "n_params", "axis", "mean", "std", "n_seeds"]], sentences
+    )
 
 
 def fig7(data: PaperData) -> Figure:
@@ -103,7 +165,7 @@ def fig7(data: PaperData) -> Figure:
                 continue
             loglog(ax, points, _series(data, points), "score" if ax is row[0] else "")
             ax.set_title(f"{recipe_name(recipe)}, {benchmark}, {data.roles.scale}")
-    return _with_legend(drawing, data, panels, columns=5)
+    return _with_legend(drawing, data, panels, 5, "unlearning")
 
 
 # ------------------------------------------------------------------------------------- numbers of figures 1 and 5
@@ -163,13 +225,48 @@ def _compared(rows: pd.DataFrame) -> pd.DataFrame:
 def _our_tradeoff(data: PaperData, benchmark: str) -> pd.DataFrame:
     """A row a recipe in the columns of POINT; a recipe that lacks a score in a seed has no efficacy in that seed."""
     suite, clock = data.suite(benchmark), data.summary.time_kind()
-    wide = data.with_times(benchmark, data.per_seed(benchmark, (*suite.forget, *suite.utility)))
+    wide = data.with_times(benchmark, data.per_seed(benchmark, (*suite.forget, *suite.utility), recipes=HEADLINE))
     points = wide[["recipe", "attack", "seed"]].assign(
         utility=wide[[s.name for s in suite.utility]].mean(axis=1, skipna=False),
         efficacy=wide[[s.name for s in suite.forget]].mean(axis=1, skipna=False),
         time=wide[clock],
     )
-    return _with_front(summarise(points))
+    shown = summarise(points)
+    shown["on_front"] = shown["recipe"].isin(pareto.front_beyond_noise(_samples(points)))
+    return shown
+
+
+def _samples(points: pd.DataFrame) -> dict[str, dict[int, np.ndarray]]:
+    """(utility, efficacy) of every method and seed; the references do not compete: the target has full utility."""
+    complete = points[~points["recipe"].isin(REFERENCES)].dropna(subset=["utility", "efficacy"])
+    return {
+        str(recipe): dict(zip(rows["seed"], rows[["utility", "efficacy"]].to_numpy(), strict=True))
+        for recipe, rows in complete.groupby("recipe", sort=False)
+    }
+
+
+def _front_findings(data: PaperData, benchmark: str) -> list[str]:
+    points = _our_tradeoff(data, benchmark)
+    methods = points[~points["recipe"].isin(REFERENCES)].dropna(subset=["utility_mean", "efficacy_mean"])
+    area = pareto.hypervolume(methods[["utility_mean", "efficacy_mean"]].to_numpy(), (0.0, 0.0))
+    front = [recipe_name(r) for r in methods.loc[methods["on_front"], "recipe"]]
+    sentences = [
+        f"Not dominated beyond the spread over seeds ({benchmark}): {findings.listed(front)}. The means dominate an "
+        f"area of {area:.4f} above the reference point (0, 0)."
+    ]
+    retrain = points.loc[points["recipe"] == "retrain", "efficacy_mean"]
+    if len(retrain):
+        beyond = [recipe_name(r.recipe) for r in methods.itertuples() if r.efficacy_mean > retrain.iloc[0]]
+        sentences.append(
+            f"Above the efficacy of Retrain ({retrain.iloc[0]:.3f}), where more is destroyed than the forget set "
+            f"taught: {findings.listed(beyond)}."
+        )
+    printed = _printed_tradeoff(data, benchmark)
+    theirs = [recipe_name(r) for r in printed.loc[printed["on_front"], "recipe"]]
+    if theirs:
+        word = "agrees" if ("MASC" in front) == ("MASC" in theirs) else "does not agree"
+        sentences.append(f"The paper's printed means put {findings.listed(theirs)} on the front; for MASC this {word}.")
+    return sentences
 
 
 def _printed_tradeoff(data: PaperData, benchmark: str) -> pd.DataFrame:
@@ -192,11 +289,7 @@ def _printed_tradeoff(data: PaperData, benchmark: str) -> pd.DataFrame:
                 "n_seeds": None,
             })  # fmt: skip
     points = pd.DataFrame(rows, columns=["recipe", *(c for c in POINT if c != "on_front")])
-    return _with_front(points.astype(dict.fromkeys(points.columns[1:], float)))
-
-
-def _with_front(points: pd.DataFrame) -> pd.DataFrame:
-    """Add on_front: on the Pareto front of the methods. The references do not compete: the target has full utility."""
+    points = points.astype(dict.fromkeys(points.columns[1:], float))
     method = ~points["recipe"].isin(REFERENCES)
     points["on_front"] = False
     points.loc[method, "on_front"] = pareto.front(points.loc[method, ["utility_mean", "efficacy_mean"]].to_numpy())
@@ -262,10 +355,11 @@ def _series(data: PaperData, points: pd.DataFrame) -> dict[str, tuple[str, Look]
     return {s.metric: (s.label, SERIES[i]) for i, s in enumerate(scores) if s.metric in present}
 
 
-def _with_legend(drawing: Drawing, data: PaperData, panels: Panels, columns: int) -> Figure:
+def _with_legend(drawing: Drawing, data: PaperData, panels: Panels, columns: int, stage: str) -> Figure:
     labels = [label for points in panels.values() for label, _ in _series(data, points).values()]
     legend_below(drawing, list(dict.fromkeys(labels)), columns)
-    return Figure(drawing, pd.concat(panels.values(), ignore_index=True))
+    fits = data.fits[(data.fits["study"] == "masc") & (data.fits["stage"] == stage)]
+    return Figure(drawing, pd.concat(panels.values(), ignore_index=True), exponents(fits, data))
 
 
 def _law_table(ax: Axes, points: pd.DataFrame, series: dict[str, tuple[str, Look]]) -> None:

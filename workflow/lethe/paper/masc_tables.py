@@ -1,19 +1,20 @@
 """The tables of MASC (arXiv 2606.02920): each a function from PaperData to a Table."""
 
+import math
 from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from lethe.analysis.summary import over_seeds
-from lethe.paper.data import E_ROUGE, P_ROUGE, UTILITY, PaperData, Printed, Score, recipe_name, summarise
+from lethe.paper import findings
+from lethe.paper.data import HEADLINE, REFERENCES, PaperData, Printed, Score, recipe_name, summarise
 from lethe.paper.tables import Column, Table, beside_paper
 
 PAPER = "MASC (arXiv 2606.02920)"
 PRINTED = {"tofu-forget10": "TOFU"}  # benchmarks by their names in the paper
-PRINTED_FIT = {E_ROUGE.metric: "E-ROUGE", P_ROUGE.metric: "P-ROUGE", UTILITY.metric: "MU on D_ret"}
 SCORES_IN = "Table 1"  # where the paper prints the scores of Figures 1 and 5
 QUANTISED = ("bnb-fp4", "rtn4")
 TIMES = ("time_cpu_s", "time_wall_s")
+QUESTIONS = 4  # that Table 11 shows of a benchmark
 
 SPREAD = "Mean ± sample standard deviation (n-1) over training seeds; a single seed has no deviation."
 DISTANCE = (
@@ -41,10 +42,10 @@ def table1(data: PaperData) -> Table:
 def score_table(data: PaperData, suite: str, place: str) -> Table:
     """Scores and time of every recipe of the main model on the benchmarks of a suite, a block a benchmark."""
     benchmarks = data.roles.benchmarks.get(suite, ())
-    shown = {benchmark: _shown(data, benchmark) for benchmark in benchmarks}
+    shown = {benchmark: shown_scores(data, benchmark) for benchmark in benchmarks}
     models = [m for b in benchmarks for m in data.reported.models(place, benchmark=PRINTED.get(b, ""))]
     return Table(
-        frame=_stacked(_score_block(data, benchmark, shown[benchmark], place) for benchmark in benchmarks),
+        frame=stacked(_score_block(data, benchmark, shown[benchmark], place) for benchmark in benchmarks),
         keys={"recipe": "Method", "benchmark": "Benchmark", "model": "Model"},
         columns=[
             *(
@@ -53,6 +54,7 @@ def score_table(data: PaperData, suite: str, place: str) -> Table:
             ),
             Column("time_cpu_s", "CPU s", digits=2, paper_digits=1),
             Column("time_wall_s", "wall s", digits=2, paper_digits=1),
+            Column("steps", "steps", digits=0),
         ],
         caption=f"{PAPER}, {place}: forgetting, utility and unlearning time on {', '.join(benchmarks)}.",
         notes=[
@@ -60,20 +62,69 @@ def score_table(data: PaperData, suite: str, place: str) -> Table:
             SPREAD,
             DISTANCE,
             SECONDS,
-            *(gap for benchmark in benchmarks for gap in data.gaps(benchmark, shown[benchmark])),
+            *(gap for benchmark in benchmarks for gap in data.gaps(benchmark, shown[benchmark], recipes=HEADLINE)),
+            *(
+                text
+                for benchmark in benchmarks
+                for text in _headline_findings(data, benchmark, shown[benchmark], place)
+            ),
         ],
     )
 
 
-def _score_block(data: PaperData, benchmark: str, scores: Sequence[Score], place: str) -> pd.DataFrame:
-    per_seed = data.per_seed(benchmark, scores)
-    frame = summarise(data.with_times(benchmark, per_seed)).drop(columns="attack")
+def _headline_findings(data: PaperData, benchmark: str, scores: Sequence[Score], place: str) -> list[str]:
+    baselines = [r for r in HEADLINE if r not in REFERENCES and not r.startswith("masc")]
+    return [
+        *findings.faster(data, benchmark, baselines, place, PRINTED.get(benchmark, "")),
+        *findings.closeness(data, benchmark, scores, HEADLINE),
+        *findings.utility(data, benchmark, data.suite(benchmark).utility[0], baselines),
+        *findings.stop_position(data, benchmark),
+        *findings.probes(data, benchmark, HEADLINE),
+    ]
+
+
+def score_frame(
+    data: PaperData,
+    benchmark: str,
+    scores: Sequence[Score],
+    recipes: Sequence[str],
+    run_columns: Sequence[str] = ("steps",),
+    against: str | None = None,
+) -> pd.DataFrame:
+    """A row a recipe: mean and deviation of every score, time and column of runs.csv, distances to retrain, and with
+    `against` the paired change of each against that recipe, with its Student interval."""
+    per_seed = data.per_seed(benchmark, scores, recipes=recipes)
+    wide = data.with_times(benchmark, per_seed)
+    for column in run_columns:
+        found = {r: data.run_values(benchmark, r, column) if r not in REFERENCES else {} for r in set(wide["recipe"])}
+        wide[column] = [found[r].get(s, math.nan) for r, s in zip(wide["recipe"], wide["seed"], strict=True)]
+    frame = summarise(wide).drop(columns="attack")
     frame = _with_distances(data, benchmark, frame, per_seed, scores)
+    if against is not None:
+        frame = _with_changes(frame, wide, [*(s.name for s in scores), *TIMES, *run_columns], against)
+    return frame.assign(benchmark=benchmark, model=data.roles.main)
+
+
+def _with_changes(frame: pd.DataFrame, wide: pd.DataFrame, names: Sequence[str], against: str) -> pd.DataFrame:
+    """Add {name}_change with _lo and _hi: paired over seeds, 95 % Student interval, empty for `against` itself."""
+    by_seed = {r: rows.set_index("seed") for r, rows in wide.groupby("recipe")}
+    for name in names:
+        values = {r: rows[name].dropna().to_dict() for r, rows in by_seed.items()}
+        changes = [
+            findings.difference(values[r], values.get(against, {})) if r != against else None for r in frame["recipe"]
+        ]
+        frame[f"{name}_change"] = [c.mean if c else math.nan for c in changes]
+        frame[f"{name}_change_lo"] = [c.lo if c and c.lo is not None else math.nan for c in changes]
+        frame[f"{name}_change_hi"] = [c.hi if c and c.hi is not None else math.nan for c in changes]
+    return frame
+
+
+def _score_block(data: PaperData, benchmark: str, scores: Sequence[Score], place: str) -> pd.DataFrame:
+    frame = score_frame(data, benchmark, scores, HEADLINE)
     for name, label in [*((s.name, s.label) for s in scores), ("time_wall_s", "Time")]:
-        printed = [_printed(data, place, label, benchmark, recipe_name(r)) for r in frame["recipe"]]
+        printed = [printed_number(data, place, label, benchmark, recipe_name(r)) for r in frame["recipe"]]
         frame = beside_paper(frame, name, printed)
-    frame = frame.assign(benchmark=benchmark, model=data.roles.main)
-    return _ordered(frame, ["recipe", "benchmark", "model"], [*(s.name for s in scores), *TIMES])
+    return ordered(frame, ["recipe", "benchmark", "model"], [*(s.name for s in scores), *TIMES, "steps"])
 
 
 def table3_tofu(data: PaperData) -> Table:
@@ -84,130 +135,167 @@ def table3_tofu(data: PaperData) -> Table:
 def quantised_table(data: PaperData, suite: str, place: str) -> Table:
     """What quantisation brings back: a row a recipe and attack, with the change against none, paired by seed."""
     benchmarks = data.roles.benchmarks.get(suite, ())
-    frame = _stacked(_quantised_block(data, benchmark, place) for benchmark in benchmarks)
+    frame = stacked(_printed_beside(data, quantised_block(data, b), b, place) for b in benchmarks)
     scores = dict.fromkeys(s for benchmark in benchmarks for s in data.suite(benchmark).retained)
     return Table(
         frame=frame,
         keys={"recipe": "Method", "benchmark": "Benchmark", "model": "Model", "attack": "Weights"},
-        columns=[Column(s.name, s.label, also=(("_delta", "Δ"),)) for s in scores if _any(frame, f"{s.name}_mean")],
+        columns=[Column(s.name, s.label, also=(("_delta", "Δ"),)) for s in scores if has_any(frame, f"{s.name}_mean")],
         caption=f"{PAPER}, {place}, read on {', '.join(benchmarks)}: what is left of the forget set at full precision "
         "and after 4-bit quantisation.",
         notes=[
             f"Ours: {data.place()}.",
             SPREAD,
             CHANGE,
-            *(gap for b in benchmarks for gap in data.gaps(b, data.suite(b).retained, ("none", *QUANTISED))),
+            *(gap for b in benchmarks for gap in data.gaps(b, data.suite(b).retained, ("none", *QUANTISED), HEADLINE)),
+            *(text for b in benchmarks for text in restored(data, b, HEADLINE, QUANTISED)),
         ],
         blocks="recipe",
     )
 
 
-def _quantised_block(data: PaperData, benchmark: str, place: str) -> pd.DataFrame:
+def restored(data: PaperData, benchmark: str, recipes: Sequence[str], attacks: Sequence[str]) -> list[str]:
+    """Which methods' forgetting a quantiser undoes: recall higher than before it, beyond the spread over seeds."""
+    metric = next((s.metric for s in data.suite(benchmark).retained if "value_recall" in s.metric), "")
+    if not metric or not data.values(benchmark, "masc", metric):
+        metric = data.suite(benchmark).retained[0].metric
+    label = {s.metric: s.label for s in data.suite(benchmark).retained}[metric]
+    sentences = []
+    for attack in attacks:
+        changes = {}
+        for recipe in (r for r in recipes if r not in REFERENCES and not r.startswith("untouched")):
+            after, before = data.values(benchmark, recipe, metric, attack), data.values(benchmark, recipe, metric)
+            if found := findings.difference(after, before):
+                changes[recipe_name(recipe)] = (findings.verdict(after, before), found)
+        up = [f"{name} ({c.mean:+.2f})" for name, (v, c) in changes.items() if v == "higher"]
+        largest = max((c.mean for _, c in changes.values()), default=math.nan)
+        if changes:
+            sentences.append(
+                f"{attack} ({benchmark}): {label} rises beyond the spread over seeds for {findings.listed(up)}; the "
+                f"largest mean change of {len(changes)} methods is {largest:+.3f}."
+            )
+    return sentences
+
+
+def quantised_block(
+    data: PaperData, benchmark: str, recipes: Sequence[str] = HEADLINE, attacks: Sequence[str] = QUANTISED
+) -> pd.DataFrame:
+    """A row a recipe and attack: scores that an attack may bring back, and their change against none, by seed."""
     scores = data.suite(benchmark).retained
     names = [s.name for s in scores]
-    per_seed = data.per_seed(benchmark, scores, ("none", *QUANTISED))
+    per_seed = data.per_seed(benchmark, scores, ("none", *attacks), recipes)
     runs = pd.MultiIndex.from_frame(per_seed[["recipe", "seed"]])
     attacked = per_seed["attack"] != "none"
     full = per_seed[~attacked].set_index(["recipe", "seed"])[names].reindex(runs).set_axis(per_seed.index)
     change = (per_seed[names] - full).where(attacked).add_suffix("_delta")
     frame = summarise(pd.concat([per_seed, change], axis=1))
     frame = _with_distances(data, benchmark, frame, per_seed, scores)
+    frame = frame.assign(benchmark=benchmark, model=data.roles.main)
+    return ordered(frame, ["recipe", "benchmark", "model", "attack"], names)
+
+
+def _printed_beside(data: PaperData, frame: pd.DataFrame, benchmark: str, place: str) -> pd.DataFrame:
+    scores = data.suite(benchmark).retained
     for score in scores:
         printed = [
-            _printed(data, place, score.label, benchmark, f"{recipe_name(r.recipe)} (4-bit)")
+            printed_number(data, place, score.label, benchmark, f"{recipe_name(r.recipe)} (4-bit)")
             if r.attack == "bnb-fp4" else None
             for r in frame.itertuples()
         ]  # fmt: skip
         frame = beside_paper(frame, score.name, printed)
-    frame = frame.assign(benchmark=benchmark, model=data.roles.main)
-    return _ordered(frame, ["recipe", "benchmark", "model", "attack"], names)
+    return ordered(frame, ["recipe", "benchmark", "model", "attack"], [s.name for s in scores])
 
 
-def table9(data: PaperData) -> Table:
-    """Scores before fine-tuning by model size (MASC Table 9); the paper's sizes that are not ours have rows too."""
-    frame = _stacked(_initial_block(data, benchmark) for benchmark in data.roles.headline.values())
-    scores = dict.fromkeys(s for benchmark in data.roles.headline.values() for s in data.suite(benchmark).initial)
+def table6(data: PaperData) -> Table:
+    """Forget quality and what is left of the rest: utility, retain scores, multiple choice (MASC Table 6)."""
+    place = "Table 6"
+    benchmarks = data.roles.benchmarks.get("tofu", ())
+    kept = {b: [s for s in data.suite(b).kept if _has_values(data, b, s)] for b in benchmarks}
+    blocks = []
+    for benchmark in benchmarks:
+        frame = score_frame(data, benchmark, kept[benchmark], HEADLINE, run_columns=())
+        for score in kept[benchmark]:
+            printed = [printed_number(data, place, score.label, benchmark, recipe_name(r)) for r in frame["recipe"]]
+            frame = beside_paper(frame, score.name, printed)
+        blocks.append(ordered(frame, ["recipe", "benchmark", "model"], [s.name for s in kept[benchmark]]))
+    chance = {r for b in benchmarks for r in _chance_levels(data, b)}
     return Table(
-        frame=frame,
-        keys={"recipe": "Stage", "benchmark": "Benchmark", "model": "Model", "n_params": "Parameters"},
+        frame=stacked(blocks),
+        keys={"recipe": "Method", "benchmark": "Benchmark", "model": "Model"},
         columns=[
-            Column(s.name, s.label) for s in scores if _any(frame, f"{s.name}_mean") or _any(frame, f"{s.name}_paper")
+            Column(s.name, s.label, also=(("_distance_to_retrain", "to retrain"),) if s.overshoots else ())
+            for s in dict.fromkeys(s for scores in kept.values() for s in scores)
         ],
-        caption=f"{PAPER}, Table 9: scores on the forget set before fine-tuning, by model size.",
+        caption=f"{PAPER}, {place}: forget quality, utility and multiple choice on {', '.join(benchmarks)}.",
         notes=[
-            f"Ours: {data.roles.scale}; what guessing and the answer's template give at each size. Rows marked paper: "
-            "the paper's models, which are not ours unless a row of ours stands above.",
+            f"Ours: {data.place()}. FQ: p of a two-sample Kolmogorov-Smirnov test of truth ratios against the "
+            "retrained model's, so its own other seeds have no p of 1. MCQ: share of questions in which the true value "
+            f"beats the others offered{'; ' + ', '.join(sorted(chance)) if chance else ''}.",
             SPREAD,
+            *(gap for b in benchmarks for gap in data.gaps(b, kept[b], recipes=HEADLINE)),
+            *(text for b in benchmarks for text in _indistinguishable(data, b)),
+            *(text for b in benchmarks for text in findings.probes(data, b, HEADLINE)),
         ],
     )
 
 
-def _initial_block(data: PaperData, benchmark: str) -> pd.DataFrame:
-    recipe, place, method = "base", "Table 9", "initial (before finetuning)"
-    scores = data.suite(benchmark).initial
-    metrics = [s.metric for s in scores]
-    rows = data.summary.select(
-        benchmark=benchmark, recipe=recipe, attack="none", model=data.roles.ladder, metric=metrics
-    )
-    wide = rows.pivot(index=["model", "n_params", "seed"], columns="metric", values="value").reindex(columns=metrics)
-    frame = over_seeds(wide.reset_index(), by=["model", "n_params"]).sort_values("n_params", ignore_index=True)
-    names = [data.roles.printed_models.get(model, model) for model in frame["model"]]
-    theirs = data.reported.models(place, method=method, benchmark=PRINTED.get(benchmark, ""))
-    others = [name for name in theirs if name not in names]
-    frame = pd.concat([frame, pd.DataFrame({"model": others})], ignore_index=True)
-    for score in scores:
-        printed = [_printed(data, place, score.label, benchmark, method, model=name) for name in [*names, *others]]
-        frame = beside_paper(frame, score.name, printed)
-    frame = frame.assign(recipe=recipe, benchmark=benchmark).astype({"n_params": "Int64", "n_seeds": "Int64"})
-    return _ordered(frame, ["recipe", "benchmark", "model", "n_params"], metrics)
+def _indistinguishable(data: PaperData, benchmark: str) -> list[str]:
+    """Which methods pass the KS test of forget quality at 5 %."""
+    found = {r: data.values(benchmark, r, "forget_quality.p") for r in data.ran(benchmark, HEADLINE)}
+    found = {recipe_name(r): v for r, v in found.items() if v and r not in REFERENCES}
+    passed = [f"{name} ({findings.spread(v, 3)})" for name, v in found.items() if min(v.values()) > 0.05]
+    return [f"FQ above .05 in every seed ({benchmark}): {findings.listed(passed)}."] if found else []
 
 
-def table10(data: PaperData) -> Table:
-    """Power laws of the unlearning stage, with t intervals of the exponent (MASC Table 10)."""
-    fits = data.fits[(data.fits["study"] == "masc") & (data.fits["stage"] == "unlearning")].reset_index(drop=True)
-    frame = fits[["recipe", "benchmark", "metric", "n_kind", "C", "alpha", "alpha_lo", "alpha_hi", "r2"]].copy()
-    for quantity, printed_as in (("C", "C_hat"), ("alpha", "alpha_hat"), ("r2", "R2")):
-        printed = [
-            _printed(data, "Table 10", f"{PRINTED_FIT.get(r.metric)}:{printed_as}", r.benchmark, recipe_name(r.recipe))
-            if r.n_kind == "total" else None
-            for r in frame.itertuples()
-        ]  # fmt: skip
-        frame = beside_paper(frame, quantity, printed, spread=False)
-    frame = frame.join(fits[["n_sizes", "n_seeds", "reason"]])
-    refused = fits[fits["reason"] != ""]
+def _chance_levels(data: PaperData, benchmark: str) -> set[str]:
+    rows = data.summary.select(benchmark=benchmark, metric="forget.mcq_acc").dropna(subset="value")
+    return {str(reason) for reason in rows["reason"].dropna() if "chance" in str(reason)}
+
+
+def table11(data: PaperData) -> Table:
+    """What models answer to forget questions (MASC Table 11); answers of one seed, as they were generated."""
+    shown, rows = ("target", "retrain", "simnpo", "masc"), []
+    for benchmark in data.roles.headline.values():
+        answers: dict[tuple[int, str], dict[str, str]] = {}
+        for sample in data.summary.samples():
+            here = sample.get("benchmark") == benchmark and sample.get("model") == data.roles.main
+            if here and sample["attack"] == "none" and sample["recipe"] in shown:
+                kept = answers.setdefault((sample["index"], sample["question"]), {"gold": sample["answer"]})
+                kept.setdefault(sample["recipe"], sample["generation"])  # the first seed's
+        rows += [
+            {"question": question, "benchmark": benchmark, **kept}
+            for (_, question), kept in sorted(answers.items())[:QUESTIONS]
+        ]
+    frame = pd.DataFrame(rows, columns=["question", "benchmark", "gold", *shown])
+    same = [int((frame[recipe] == frame["gold"]).sum()) for recipe in shown]
+    counts = ", ".join(f"{recipe_name(r)} {n}" for r, n in zip(shown, same, strict=True))
     return Table(
         frame=frame,
-        keys={"recipe": "Method", "benchmark": "Benchmark", "metric": "Score", "n_kind": "N counts"},
-        columns=[
-            Column("C", "C", digits=4, paper_digits=4),
-            Column("alpha", "α", digits=4, paper_digits=4),
-            Column("r2", "R²"),
-            Column("n_sizes", "sizes", digits=0),
-        ],
-        caption=f"{PAPER}, Table 10: power laws s = C N^α of the unlearning stage, N in billions of parameters.",
+        keys={"question": "Question", "benchmark": "Benchmark"},
+        columns=[Column("gold", "Gold answer"), *(Column(r, recipe_name(r)) for r in shown)],
+        caption=f"{PAPER}, Table 11: answers to forget questions.",
         notes=[
-            f"Ours: {data.roles.scale}, models {', '.join(data.roles.ladder)}; seeds averaged at each size, then least "
-            "squares of log s on log N; in brackets the Student t interval of α at 95%; R² in log space. Paper: "
-            "Qwen2.5 of 0.5, 1.5, 3 and 7 billion parameters. C is the value at one billion parameters. A handful of "
-            "sizes gives R² little power.",
-            *(
-                f"No fit for {recipe_name(recipe)} ({', '.join(rows['metric'].unique())}): {reason}."
-                for (recipe, reason), rows in refused.groupby(["recipe", "reason"], sort=False)
-            ),
+            f"Ours: {data.place()}; the first questions of the forget set and the first seed of each recipe, greedy "
+            "decoding. The paper's own examples are texts that are not among the numbers shipped here.",
+            f"Of these {len(frame)} questions answered word for word as in the data: {counts}.",
         ],
-        blocks="recipe",
-        labels={s.metric: s.label for benchmark in fits["benchmark"].unique() for s in data.suite(benchmark).scaling},
     )
 
 
-def _shown(data: PaperData, benchmark: str) -> list[Score]:
+def shown_scores(data: PaperData, benchmark: str) -> list[Score]:
     """The scores the paper has, and those probes that this summary has values for."""
     suite = data.suite(benchmark)
     rows = data.summary.select(benchmark=benchmark, model=data.roles.main, attack="none").dropna(subset="value")
     return [*suite.forget, *suite.utility, *(s for s in suite.probes if s.metric in set(rows["metric"]))]
 
 
-def _printed(data: PaperData, place: str, metric: str, benchmark: str, method: str, **where: str) -> Printed | None:
+def _has_values(data: PaperData, benchmark: str, score: Score) -> bool:
+    return len(data.summary.select(benchmark=benchmark, metric=score.metric).dropna(subset="value")) > 0
+
+
+def printed_number(
+    data: PaperData, place: str, metric: str, benchmark: str, method: str, **where: str
+) -> Printed | None:
     return data.reported.find(place, metric, benchmark=PRINTED.get(benchmark, ""), method=method, **where)
 
 
@@ -223,18 +311,18 @@ def _with_distances(
     return frame
 
 
-def _ordered(frame: pd.DataFrame, keys: Sequence[str], names: Sequence[str]) -> pd.DataFrame:
+def ordered(frame: pd.DataFrame, keys: Sequence[str], names: Sequence[str]) -> pd.DataFrame:
     """Key columns first, then what belongs to each score, then the number of seeds."""
     suffixes = ["_mean", "_std", "_paper", "_paper_std", "_paper_mark"]
-    suffixes += ["_delta_mean", "_delta_std", "_distance_to_retrain"]
+    suffixes += ["_delta_mean", "_delta_std", "_distance_to_retrain", "_change", "_change_lo", "_change_hi"]
     columns = [*keys, *(name + suffix for name in names for suffix in suffixes), "n_seeds"]
     return frame[[c for c in columns if c in frame]]
 
 
-def _stacked(blocks: Iterable[pd.DataFrame]) -> pd.DataFrame:
+def stacked(blocks: Iterable[pd.DataFrame]) -> pd.DataFrame:
     filled = [block for block in blocks if len(block)]
     return pd.concat(filled, ignore_index=True) if filled else pd.DataFrame()
 
 
-def _any(frame: pd.DataFrame, column: str) -> bool:
+def has_any(frame: pd.DataFrame, column: str) -> bool:
     return column in frame and bool(frame[column].notna().any())

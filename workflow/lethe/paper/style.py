@@ -59,6 +59,11 @@ LOOKS = {
     "rmu": Look("#CC79A7", "P", (0, (1, 2)), "++"),
     "simnpo": Look("#009E73", "h", (0, (4, 1, 1, 1)), "xx"),
     "masc": Look("#D55E00", "o", "-", ""),
+    "rmu-down": Look("#A04A7A", "X", (0, (2, 1)), "--"),
+    "idk-dpo": Look("#56B4E9", "p", (0, (3, 2)), "**"),
+    "simnpo-small": Look("#009E73", "H", (0, (1, 1)), "xx"),
+    "simnpo-lora": Look("#009E73", "h", (0, (4, 1, 1, 1)), "xx"),
+    "graddiff-lora": Look("#E69F00", "^", "--", "//"),
     "masc-full": Look("#8C3A00", "d", (0, (6, 1, 1, 1)), "--"),
 }
 _OTHERS = [Look("#56B4E9", marker, line, "||") for line in ("--", "-.") for marker in ("<", ">", "p", "H", "8")]

@@ -22,8 +22,8 @@ class Column:
     """A quantity of a table, read from the frame's columns that begin with `name`.
 
     It prints `{name}_mean ± {name}_std`, or `{name}` with `[{name}_lo, {name}_hi]` where there are such columns, in
-    `digits` decimals; `also` adds columns beside it, each (suffix, heading), printed likewise. The paper's
-    `{name}_paper` and `{name}_paper_std` make a row of their own below, in `paper_digits` decimals.
+    `digits` decimals, a text as it is; `also` adds columns beside it, each (suffix, heading), printed likewise. The
+    paper's `{name}_paper` and `{name}_paper_std` make a row of their own below, in `paper_digits` decimals.
     """
 
     name: str
@@ -116,7 +116,8 @@ def _paper(record: Mapping[str, Any], column: Column) -> list[str]:
 def _quantity(record: Mapping[str, Any], name: str, digits: int) -> str:
     if f"{name}_lo" in record:
         interval = [_number(record[f"{name}_{end}"], digits) for end in ("lo", "hi")]
-        return f"{_number(record[name], digits)} [{', '.join(interval)}]" if all(interval) else ""
+        value = _number(record[name], digits)
+        return f"{value} [{', '.join(interval)}]" if value and all(interval) else value
     return _spread(record.get(f"{name}_mean", record.get(name)), record.get(f"{name}_std"), digits)
 
 
@@ -128,6 +129,8 @@ def _spread(value: Any, std: Any, digits: int) -> str:
 def _number(value: Any, digits: int) -> str:
     if value is None or pd.isna(value):
         return ""
+    if isinstance(value, str):
+        return " ".join(value.split())
     text = f"{value:.{digits}f}"
     return text.removeprefix("-") if float(text) == 0 else text
 
@@ -181,7 +184,8 @@ def latex(table: Table, label: str) -> str:
 _TEX = str.maketrans({
     "\\": r"\textbackslash{}", "%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": "$<$", ">": "$>$", "|": "$|$", "±": r"$\pm$",
-    "×": r"$\times$", "†": r"$\dagger$", "Δ": r"$\Delta$", "α": r"$\alpha$", "²": "$^2$", "–": "--",
+    "×": r"$\times$", "†": r"$\dagger$", "Δ": r"$\Delta$", "α": r"$\alpha$", "β": r"$\beta$", "η": r"$\eta$",
+    "λ": r"$\lambda$", "ρ": r"$\rho$", "²": "$^2$", "–": "--",
 })  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,13 @@ from lethe.unlearn import margin
 from lethe.unlearn.costs import Costs
 from lethe.unlearn.objective import TERMS, View, active_positions, unit_count
 from lethe.unlearn.reference import NO_GRAD_TOKENS, Reference
+from lethe.unlearn.refusals import Refusals
 from lethe.unlearn.stopping import Budget, ViolationStop
 from lethe.unlearn.streams import Stream, generator
 
 CHECKPOINT_SECONDS = 60.0
+
+Watch = Callable[["State"], dict[str, Any]]  # columns to add to the trace at this step, none where it does not look
 
 
 @dataclass
@@ -48,15 +51,17 @@ def train(
     seed: int,
     pad_id: int,
     reference: Reference | None = None,
+    refusals: Refusals | None = None,
+    watch: Watch | None = None,
     checkpoint: Path | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     report: Callable[[int, float], None] = lambda step, loss: None,
 ) -> tuple[State, str]:
     """Train `model` in place until the stop rule gives a reason; return the final state and that reason.
 
-    streams: batches of rows by term, {"forget", "retain"} or, for fine-tuning, {"retain"} alone. checkpoint: a file to
-    resume from and to save to now and then. LetheError: a loss or gradient that is not finite (with the step), an
-    effective batch other than the recipe's.
+    streams: batches of rows by term, {"forget", "retain"} or, for fine-tuning, {"retain"} alone. watch: what else
+    to measure between steps. checkpoint: a file to resume from and to save to now and then. LetheError: a loss or
+    gradient that is not finite (with the step), an effective batch other than the recipe's.
     """
     assert recipe.optimizer is not None and recipe.batch is not None
     accelerator = Accelerator(cpu=not torch.cuda.is_available())
@@ -75,11 +80,14 @@ def train(
         verdict = stop.check(
             state.step, violation_probe(model, recipe, streams, seed, pad_id, state), rows.get("forget", ())
         )
+        watched = watch(state) if watch else {}
+        if (verdict.probes or watched) and not state.trace:  # measured before the first step
+            state.trace.append({"step": 0, "forget_tokens": 0, "retain_tokens": 0})
         if verdict.probes:
-            if not state.trace:  # probed before the first step
-                state.trace.append({"step": 0, "forget_tokens": 0, "retain_tokens": 0})
             probe = verdict.probes[-1]
             state.trace[-1] |= {"violation_rate": probe.violation, "probe_n": probe.n, "probe_stage": probe.stage}
+        if watched:
+            state.trace[-1] |= watched
         if verdict.reason:
             return state, verdict.reason
 
@@ -90,7 +98,9 @@ def train(
         torch.manual_seed(generator(seed, "dropout", state.step).initial_seed())
         model.train()
         with state.costs.measure("steps" if state.step else "first"):
-            losses = accumulate_gradients(accelerator, net, recipe, streams, rows, reference, seed, pad_id, state)
+            losses = accumulate_gradients(
+                accelerator, net, recipe, streams, rows, reference, seed, pad_id, state, refusals
+            )
             norm = float(accelerator.clip_grad_norm_(trained.values(), recipe.optimizer.clip or math.inf))
             if not all(map(math.isfinite, [*losses.values(), norm])):
                 raise LetheError(
@@ -125,42 +135,52 @@ def accumulate_gradients(
     seed: int,
     pad_id: int,
     state: State,
+    refusals: Refusals | None = None,
 ) -> dict[str, float]:
     """One step's gradients: the sum of each term over the effective batch, divided by its count over the same, so that
-    micro-batches of unequal lengths equal the large batch. Forget and retain rows share a forward pass. Returns the
-    terms' weighted losses."""
+    micro-batches of unequal lengths equal the large batch. Forget and retain rows, and refusals to the forget questions
+    where the loss prefers them, share a forward pass. Returns the terms' weighted losses."""
     assert recipe.batch is not None
     terms: dict[str, Any] = {"forget": recipe.forget, "retain": recipe.retain}
     examples = {name: [streams[name].examples[r] for r in rows[name]] for name in rows}
     active = {name: active_positions(terms[name], examples[name], seed, state.step, "train") for name in rows}
     total = {name: unit_count(terms[name], examples[name], active[name]) for name in rows}
+    logps = {"forget": reference.logp[rows["forget"]]} if reference and reference.logp is not None else {}
+    if refusals is not None and reference is not None:
+        keys = refusals.keys(rows["forget"], state.step)
+        examples["refusal"], logps["refusal"] = refusals.examples(keys), reference.refusals_logp(keys)
+    layer = reference.layer if reference else None
     losses, seen = dict.fromkeys(rows, 0.0), dict.fromkeys(rows, 0)
     for parts, last in micro_batches({name: len(r) for name, r in rows.items()}, recipe.batch.rows, accelerator):
+        if "refusal" in examples:
+            parts["refusal"] = parts["forget"]
         batch = collate([e for name, part in parts.items() for e in examples[name][part]], pad_id).to(
             accelerator.device
         )
         with torch.autocast(accelerator.device.type, torch.bfloat16, enabled=uses_autocast(recipe)):
-            logits = net(batch.ids, batch.rows, batch.cols)
-        loss, first = logits.new_zeros((), dtype=torch.float32), 0
+            # Losses on activations take those of the answers' own tokens, one after the positions that predict them.
+            outputs = net(batch.ids, batch.rows, batch.cols + (layer is not None), layer)
+        views, first = {}, 0
         for name, part in parts.items():
-            size = part.stop - part.start
-            here = ((batch.rows >= first) & (batch.rows < first + size)).nonzero()[:, 0]
-            view = View(
-                logits[here],
+            here = ((batch.rows >= first) & (batch.rows < first + part.stop - part.start)).nonzero()[:, 0]
+            views[name] = View(
+                outputs[here],
                 batch.labels[here],
                 batch.rows[here] - first,
-                slice_positions(active[name], examples[name], part),
-                lambda batch=batch, here=here: reference.logits(batch)[here],  # type: ignore[misc, union-attr]
-                reference.logp[rows[name][part]].to(logits.device)
-                if name == "forget" and reference and reference.logp is not None
-                else None,
+                slice_positions(active.get(name), examples[name], part),
+                lambda batch=batch, here=here: reference.outputs(batch)[here],  # type: ignore[misc, union-attr]
+                logps[name][part].to(outputs.device) if name in logps else None,
+                reference.steering.to(outputs.device) if reference and reference.steering is not None else None,
             )
-            if size:
+            first += part.stop - part.start
+        loss = outputs.new_zeros((), dtype=torch.float32)
+        for name in rows:
+            if parts[name].stop > parts[name].start:
+                view = replace(views[name], preferred=views.get("refusal")) if name == "forget" else views[name]
                 value, count = TERMS[terms[name].loss](view, terms[name])
                 loss = loss + terms[name].weight * value / total[name]
                 losses[name] += terms[name].weight * float(value.detach()) / total[name]
                 seen[name] += count
-            first += size
         with nullcontext() if last else accelerator.no_sync(net):
             # Data-parallel wrappers average over processes, while each process holds a share of one sum.
             accelerator.backward(loss * accelerator.num_processes)

@@ -80,6 +80,21 @@ def simnpo(nll: Tensor, lengths: Tensor, beta: float, delta: float = 0.0) -> Ten
     return -2 / beta * F.logsigmoid(beta * (nll.float() / lengths - delta))
 
 
+def dpo(chosen: Tensor, chosen_ref: Tensor, rejected: Tensor, rejected_ref: Tensor, beta: float) -> Tensor:
+    """Direct preference optimisation (arXiv 2305.18290) in NPO's scale, -(2/beta) log sigma(beta (r_chosen -
+    r_rejected)) with r = log pi - log pi_ref, of a refusal (chosen) over the answer (rejected).
+
+    All (B,): log pi(y|x) of whole sequences. Returns (B,); (2/beta) log 2 where the model is its reference.
+    """
+    return -2 / beta * F.logsigmoid(beta * ((chosen - chosen_ref) - (rejected - rejected_ref)))
+
+
+def squared_distance(activations: Tensor, goal: Tensor) -> Tensor:
+    """Mean over dimensions of (h - goal)^2: (n, H), (H,) or (n, H) -> (n,). RMU (arXiv 2403.03218) takes it to a
+    steering vector on forget tokens, and to the starting model's activations on retain tokens."""
+    return (activations.float() - goal.float()).pow(2).mean(-1)
+
+
 def kl(reference: Tensor, logits: Tensor) -> Tensor:
     """KL(ref || model) of each position over the full vocabulary: (n, V), (n, V) -> (n,), in nats.
 
