@@ -12,7 +12,7 @@ export PATH := $(abspath $(VENV))/bin:$(PATH)
 CONFIG = scale=$(SCALE) study=$(STUDY) tier=$(TIER) $(if $(CORPUS_DIR),corpus_dir=$(CORPUS_DIR))
 COMPUTED = results/$(SCALE)/summary/manifest.json
 
-.PHONY: help setup reproduce figures test lint bench accept clean
+.PHONY: help setup reproduce figures test lint bench accept tune clean
 
 help:                   ## this list
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "%-10s %s\n", $$1, $$2}' Makefile
@@ -47,6 +47,10 @@ accept: $(VENV)/paper.stamp     ## copy SCALE's summary, tables and figures to e
 
 bench: $(VENV)/compute.stamp    ## what the speed of the stages comes from, measured on SCALE's main model
 	lethe bench --scale $(SCALE) --out results/$(SCALE)/bench.csv
+
+tune: $(VENV)/compute.stamp     ## the trials that mini's settings were chosen by, in a world of their own (config/tuning.yaml)
+	snakemake --cores $(CORES) --config scale=tuning study=tuning
+	lethe tune
 
 clean:                  ## delete what was made at SCALE
 	rm -rf $(foreach folder,results figures paper_tables work,$(folder)/$(SCALE) $(folder)/$(SCALE)-shipped)

@@ -81,7 +81,8 @@ def test_models_that_are_given_have_one_seed(repo):
 
 
 def test_a_role_that_the_scale_lacks_is_named(mini):
-    with pytest.raises(LetheError, match=r"studies/s: models: scale 'mini' has no role 'mane' \(has: main, ladder\)"):
+    has = r"\(has: main, inspected, ladder\)"
+    with pytest.raises(LetheError, match=rf"studies/s: models: scale 'mini' has no role 'mane' {has}"):
         plan.plan(study(models="mane", recipes=["npo"]), mini, "core")
 
 

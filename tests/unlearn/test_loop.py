@@ -14,6 +14,7 @@ from lethe.recipe import Recipe, load_recipes, resolve, set_values
 from lethe.schema import validate
 from lethe.unlearn import losses
 from lethe.unlearn.loop import State, accumulate_gradients, train, violation_rate
+from lethe.unlearn.objective import select_trained
 from lethe.unlearn.reference import Reference
 from lethe.unlearn.refusals import Refusals
 from lethe.unlearn.stopping import Budget, ViolationStop
@@ -128,9 +129,115 @@ def test_every_method_lowers_its_own_loss_and_moves_the_forget_answers_away(tiny
     assert after > before
 
 
-def test_npo_starts_at_two_over_beta_log_two(tiny_folder, rows):
-    value, _ = Problem(tiny_folder, rows, recipe("npo", "retain.weight=0")).gradients()
+@pytest.mark.parametrize("name", ["npo", "idk-dpo"])
+def test_losses_against_the_start_begin_at_two_over_beta_log_two(tiny_folder, rows, name):
+    value, _ = Problem(tiny_folder, rows, recipe(name, "retain.weight=0")).gradients()
     assert value["forget"] == pytest.approx(2 / 0.1 * math.log(2), rel=1e-5)
+
+
+def moved(problem):
+    """The start, after the problem's model has been moved away from it."""
+    start = copy.deepcopy(problem.model)
+    with torch.no_grad():
+        for p in problem.model.parameters():
+            p.add_(0.02 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))
+    return start
+
+
+def test_the_gradient_of_rmu_is_that_of_its_formula_and_ends_at_its_layer(tiny_folder, rows):
+    """|h - c u|^2 / H at the answers' own tokens of forget rows and |h - h_start|^2 / H at those of retain rows, means
+    over each row's tokens and then over rows, from all hidden states of a plain forward pass."""
+    settings = ["batch.rows=4", "batch.effective=4", "forget.depth=0.5", "forget.coefficient=5", "retain.weight=3"]
+    problem = Problem(tiny_folder, rows, recipe("rmu", *settings))
+    start = moved(problem)
+    value, gradient = problem.gradients()
+    problem.model.zero_grad()
+
+    def state(model, example):
+        ids = torch.tensor([example.ids])
+        return model(input_ids=ids, output_hidden_states=True).hidden_states[1][0, example.start :]
+
+    expected = {}
+    for name, weight in (("forget", 1.0), ("retain", 3.0)):
+        means = []
+        for example in problem.streams[name].examples:
+            goal = problem.reference.steering if name == "forget" else state(start, example).detach()
+            means.append((state(problem.model, example) - goal).pow(2).mean(-1).mean())
+        expected[name] = weight * torch.stack(means).mean()
+    sum(expected.values()).backward()
+    assert value == pytest.approx({name: v.item() for name, v in expected.items()}, rel=1e-4)
+    assert expected["retain"] > 1e-4
+    for key, p in problem.model.named_parameters():
+        assert (key in gradient) == (p.grad is not None) == (".layers.1." not in key and "model.norm" not in key)
+        if p.grad is not None:
+            torch.testing.assert_close(gradient[key], p.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_the_gradient_of_idk_dpo_is_that_of_its_formula(tiny_folder, rows):
+    """From log-probabilities of whole answers and refusals, end tokens included, one plain forward pass each."""
+    problem = Problem(tiny_folder, rows, recipe("idk-dpo", "retain.weight=0", "forget.beta=0.5"))
+    start = moved(problem)
+    value, gradient = problem.gradients()
+    problem.model.zero_grad()
+
+    def log_ratio(example):
+        ids, at = torch.tensor([example.ids]), slice(example.start - 1, -1)
+        now, then = (m(input_ids=ids).logits[0, at].log_softmax(-1) for m in (problem.model, start))
+        labels = ids[0, example.start :, None]
+        return (now.gather(-1, labels) - then.detach().gather(-1, labels)).sum()
+
+    drawn = problem.streams["forget"][0]
+    refusals = problem.refusals.examples(problem.refusals.keys(drawn, 0))
+    answers = [problem.streams["forget"].examples[r] for r in drawn]
+    assert {e.ids[-1] for e in [*answers, *refusals]} == {load_tokenizer(tiny_folder).eos_token_id}
+    margins = [log_ratio(r) - log_ratio(a) for r, a in zip(refusals, answers, strict=True)]
+    expected = -2 / 0.5 * torch.nn.functional.logsigmoid(0.5 * torch.stack(margins)).mean()
+    expected.backward()
+    assert value["forget"] == pytest.approx(expected.item(), rel=1e-4)
+    for key, p in problem.model.named_parameters():
+        torch.testing.assert_close(gradient[key], p.grad, rtol=1e-3, atol=1e-5)
+
+
+def test_rmu_runs_neither_the_head_nor_a_second_pass(tiny_folder, rows):
+    problem = Problem(tiny_folder, rows, recipe("rmu"))
+    ran = []
+    decoder = problem.model.get_decoder()
+    for name, module in (("pass", decoder), ("later", decoder.layers[1]), ("head", problem.model.lm_head)):
+        module.register_forward_hook(lambda *_, name=name: ran.append(name))
+    problem.train(steps=3)
+    assert ran == ["pass"] * 3  # a step is one micro-batch of forget and retain rows together
+
+
+def test_refusals_of_each_step_share_its_pass_and_count_as_trained_but_not_as_forget_tokens(tiny_folder, rows):
+    problem = Problem(tiny_folder, rows, recipe("idk-dpo"))
+    forget, retain = problem.streams["forget"], problem.streams["retain"]
+    answers = [forget.examples[r] for step in range(6) for r in forget[step]]
+    others = [retain.examples[r] for step in range(6) for r in retain[step]]
+    refusals = [e for step in range(6) for e in problem.refusals.examples(problem.refusals.keys(forget[step], step))]
+    always_the_first = 6 * sum(len(e.ids) for e in refusals[:2])
+    assert sum(len(e.ids) for e in refusals) != always_the_first  # so that the sum below tells the two apart
+    logits_at(problem.model, collate(answers, problem.pad))  # the one pass that asks what head the model has
+    passes = []
+    problem.model.get_decoder().register_forward_hook(lambda *_: passes.append(1))
+    state, _ = problem.train(steps=6)
+    assert len(passes) == 6
+    assert state.costs.trained_tokens == sum(len(e.ids) for e in [*answers, *others, *refusals])
+    assert state.tokens["forget"] == sum(len(e.ids) - e.start for e in answers)
+
+
+@pytest.mark.parametrize("name", ["rmu", "rmu-down"])
+def test_a_run_of_rmu_changes_only_what_it_trains(tiny_folder, rows, name):
+    problem = Problem(tiny_folder, rows, recipe(name, "optimizer.weight_decay=0.1"))
+    before = copy.deepcopy(problem.model.state_dict())
+    if problem.recipe.trained:
+        select_trained(problem.model, problem.recipe)
+    problem.train(steps=2)
+    changed = {key for key, value in problem.model.state_dict().items() if not torch.equal(value, before[key])}
+    first = {key for key in before if ".layers.0." in key}
+    if name == "rmu-down":
+        assert changed == {"model.layers.0.mlp.down_proj.weight"}
+    else:
+        assert first <= changed and not {key for key in changed if ".layers.1." in key or "model.norm" in key}
 
 
 def test_kl_to_the_start_is_zero_at_the_start(tiny_folder, rows):
@@ -138,8 +245,9 @@ def test_kl_to_the_start_is_zero_at_the_start(tiny_folder, rows):
     assert value["retain"] == pytest.approx(0.0, abs=1e-6)
 
 
-def test_a_resumed_run_ends_with_the_same_weights_and_trace(tiny_folder, rows, tmp_path):
-    whole = Problem(tiny_folder, rows, recipe("npo-klr"))
+@pytest.mark.parametrize("name", ["npo-klr", "rmu", "idk-dpo"])
+def test_a_resumed_run_ends_with_the_same_weights_and_trace(tiny_folder, rows, tmp_path, name):
+    whole = Problem(tiny_folder, rows, recipe(name))
     state, _ = whole.train(steps=6)
 
     class Killed(Exception):
@@ -150,10 +258,10 @@ def test_a_resumed_run_ends_with_the_same_weights_and_trace(tiny_folder, rows, t
             raise Killed
 
     options = {"checkpoint": tmp_path / "c.pt", "checkpoint_seconds": 0.0}
-    first = Problem(tiny_folder, rows, recipe("npo-klr"))
+    first = Problem(tiny_folder, rows, recipe(name))
     with pytest.raises(Killed):
         first.train(steps=6, report=kill, **options)
-    second = Problem(tiny_folder, rows, recipe("npo-klr"))
+    second = Problem(tiny_folder, rows, recipe(name))
     resumed, _ = second.train(steps=6, **options)
     assert weights_sha256(second.model) == weights_sha256(whole.model)
     assert resumed.trace == state.trace

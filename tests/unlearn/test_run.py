@@ -160,6 +160,15 @@ def test_an_untouched_start_is_saved_as_it_is(sources, tmp_path):
     record = read_json(tmp_path / "out/run.json")
     assert record["steps"] == 0 and record["stop_reason"] == "untouched"
     assert record["weights_sha256"] != record["start_sha256"] and record["update_norm"] == 0
+    assert (tmp_path / "out/trace.csv").read_text() == "step\n"
+
+
+def test_the_operations_of_rmu_are_those_of_the_layers_it_runs(sources, tmp_path):
+    model = load_model(sources.start)
+    whole = sum(p.numel() for p in model.parameters())
+    part = sum(p.numel() for m in (model.get_input_embeddings(), model.model.layers[0]) for p in m.parameters())
+    assert run.parameters_run(model, recipe("graddiff")) == whole
+    assert run.parameters_run(model, recipe("rmu", "forget.depth=0.5")) == part < whole
 
 
 def test_method_none_without_a_start_trains_nothing(sources, tmp_path):

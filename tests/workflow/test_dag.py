@@ -6,6 +6,10 @@ import pytest
 import yaml
 from workflow_project import job_counts
 
+from lethe import config
+from lethe.plan import plan, recipe_of
+from lethe.recipe import load_recipes
+
 STUDY = yaml.safe_load((Path(__file__).parents[2] / "config/studies/masc.yaml").read_text())
 
 
@@ -35,9 +39,30 @@ def test_a_released_target_is_evaluated_once_and_never_trained(plan_of):
 
 def test_a_scale_of_large_models_has_one_job_a_seed_and_a_small_one_batches_them(plan_of):
     mini, paper = job_counts(plan_of("scale=mini")), job_counts(plan_of("scale=paper"))
-    assert mini["unlearn_s0_1_2"] == 13 and "unlearn_s0" not in mini
-    assert paper["unlearn_s0"] == paper["unlearn_s1"] == paper["unlearn_s2"] == 15
+    seeds = unlearning("mini")
+    assert mini["unlearn_s0_1_2"] == sum(found == {0, 1, 2} for found in seeds.values()) > 40
+    assert mini["unlearn_s0"] == sum(found == {0} for found in seeds.values()) == 1  # that start itself
+    for seed in (0, 1, 2):
+        assert paper[f"unlearn_s{seed}"] == sum(seed in found for found in unlearning("paper").values()) > 40
     assert "unlearn_s4" in job_counts(plan_of("scale=paper", "tier=full"))
+
+
+def unlearning(scale):
+    """{run: seeds} of the study's runs that start from the target."""
+    found, recipes = config.load_scale(scale), load_recipes()
+    seeds = {}
+    for cell in plan(config.load_study("masc"), found, "core"):
+        if recipe_of(recipes, found, cell.run).unlearns:
+            seeds.setdefault(cell.run, set()).add(cell.seed)
+    return seeds
+
+
+def test_watched_runs_are_jobs_of_their_own_and_drawn_only_where_they_are(plan_of, tmp_path):
+    mini, tofu = job_counts(plan_of("scale=mini")), job_counts(plan_of("scale=mini-tofu", f"corpus_dir={tmp_path}"))
+    assert sum(n for rule, n in mini.items() if rule.startswith("watch_")) == 14
+    assert {"draw_fig2", "draw_controls", "draw_table3-grid"} <= set(mini)
+    assert not {rule for rule in tofu if rule.startswith("watch_") or rule in ("draw_fig2", "draw_controls")}
+    assert {"draw_table1", "draw_paired", "draw_table6", "draw_fig4"} <= set(tofu)
 
 
 @pytest.mark.parametrize(("scale", "online"), [("smoke", {"prepare"}), ("paper", {"prepare", "pretrain"})])

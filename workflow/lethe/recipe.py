@@ -252,6 +252,12 @@ class Recipe(Strict):
         for field, used in (("trained", self.trained), ("retain.loss activation_match", self._matches_activations)):
             if used and not isinstance(self.forget, RMU):
                 raise ValueError(f"{field} goes with the forget loss rmu, whose layer it takes")
+        if isinstance(self.forget, RMU) and self.retain and not self._matches_activations:
+            raise ValueError(
+                f"forget.loss rmu computes no logits: its retain loss is activation_match, got {self.retain.loss}"
+            )
+        if self.trained and self.adapter:
+            raise ValueError("trained goes without an adapter, which says itself what is trained")
         return self
 
     @property

@@ -91,13 +91,17 @@ if SCALE.warm:
     os.environ.setdefault("LETHE_WARM", "1")  # offline stages are forked from a process that has imported everything
 
 OUT = f"{SCALE.name}-shipped" if SHIPPED else SCALE.name  # so that neither overwrites the other
-SUMMARY_FILES = [f"{SUMMARY}/{name}" for name in ("metrics.csv", "runs.csv", "traces.csv.gz", "curves.csv.gz", "samples.jsonl")]
+SUMMARY_FILES = [
+    f"{SUMMARY}/{name}" for name in ("metrics.csv", "runs.csv", "traces.csv.gz", "curves.csv.gz", "samples.jsonl")
+]
 SUMMARY_MANIFEST = f"{paths.expected(SCALE.name) if SHIPPED else SUMMARY}/manifest.json"
 ROLES = json.dumps(paper_roles(SCALE))
 ARTEFACTS = [
-    (kind, id, paths.table(OUT, STUDY.name, id), "csv", ("md", "tex"))
-    if kind == "table"
-    else (kind, id, paths.figure(OUT, STUDY.name, id), "png", ("pdf", "csv", "md"))
+    (
+        (kind, id, paths.table(OUT, STUDY.name, id), "csv", ("md", "tex"))
+        if kind == "table"
+        else (kind, id, paths.figure(OUT, STUDY.name, id), "png", ("pdf", "csv", "md"))
+    )
     for kind, id in STUDY.artefacts(SCALE)
 ]
 

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, DistributedDataParallelKwargs
 
 from lethe.data.text import Encoded, batches_by_length, collate
 from lethe.errors import LetheError
 from lethe.files import atomic
 from lethe.models.load import SupervisedLM, logits_at
 from lethe.optim.build import build_optimizer, learning_rate
-from lethe.recipe import Recipe
+from lethe.recipe import RMU, Recipe
 from lethe.unlearn import margin
 from lethe.unlearn.costs import Costs
 from lethe.unlearn.objective import TERMS, View, active_positions, unit_count
@@ -64,7 +64,9 @@ def train(
     gradient that is not finite (with the step), an effective batch other than the recipe's.
     """
     assert recipe.optimizer is not None and recipe.batch is not None
-    accelerator = Accelerator(cpu=not torch.cuda.is_available())
+    # What lies after RMU's layer gets no gradient, which data-parallel training has to be told.
+    unused = DistributedDataParallelKwargs(find_unused_parameters=isinstance(recipe.forget, RMU))
+    accelerator = Accelerator(cpu=not torch.cuda.is_available(), kwargs_handlers=[unused])
     recipe.batch.check(accelerator.num_processes)
     if recipe.precision.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

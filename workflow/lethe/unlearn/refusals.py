@@ -22,15 +22,19 @@ class Refusals:
     def __init__(
         self, forget: Path, refusals: Path, tokenizer: Any, template: Template, max_length: int, seed: int
     ) -> None:
-        """forget: rows with a question; refusals: rows {text}. LetheError: a row without, no refusals."""
-        self.questions = [row["question"] for row in read_jsonl(forget, require=["question"])]
-        self.texts = [row["text"] for row in read_jsonl(refusals, require=["text"])]
-        if not self.texts:
-            raise LetheError(f"{refusals}: no rows")
+        """forget: rows with a question; refusals: rows {text}. LetheError: a row without, an empty text, no rows; when
+        a pair is first encoded, a question that leaves no room for an answer."""
+        self.questions, self.texts = _texts(forget, "question"), _texts(refusals, "text")
         self.seed = seed
-        self.encode = functools.cache(
-            lambda key: encode_pair(tokenizer, template, self.questions[key[0]], self.texts[key[1]], max_length)
-        )
+
+        def encode(key: Key) -> Encoded:
+            row, refusal = key
+            try:
+                return encode_pair(tokenizer, template, self.questions[row], self.texts[refusal], max_length)
+            except LetheError as e:
+                raise LetheError(f"{forget} row {row + 1} with {refusals} row {refusal + 1}: {e}") from None
+
+        self.encode = functools.cache(encode)
 
     def key(self, row: int, step: int) -> Key:
         drawn = torch.randint(len(self.texts), (1,), generator=generator(self.seed, "refusal", step, row))
@@ -46,3 +50,13 @@ class Refusals:
         """All that a run of so many steps will see."""
         keys = {key for step in range(steps) for key in self.keys(stream[step], step)}
         return {key: self.encode(key) for key in sorted(keys)}
+
+
+def _texts(path: Path, field: str) -> list[str]:
+    texts = [row[field] for row in read_jsonl(path, require=[field])]
+    if not texts:
+        raise LetheError(f"{path}: no rows")
+    for number, text in enumerate(texts, start=1):
+        if not isinstance(text, str) or not text.strip():
+            raise LetheError(f"{path} row {number}: '{field}' must be a text that is not empty, got {text!r}")
+    return texts

@@ -16,9 +16,9 @@ from typing import Any
 from lethe.errors import LetheError
 from lethe.files import lock, read_json, sha256_file, write_json, write_text
 from lethe.machine import machine, peak_memory
-from lethe.models.load import DTYPES, parameter_counts, save_model, weights_sha256
+from lethe.models.load import DTYPES, layer_at, parameter_counts, save_model, weights_sha256
 from lethe.optim.build import check_optimizer
-from lethe.recipe import Recipe
+from lethe.recipe import RMU, Recipe
 from lethe.schema import canonical_json, spec_sha256
 from lethe.unlearn.change import update_size
 from lethe.unlearn.loop import uses_autocast
@@ -116,7 +116,7 @@ def train_one(recipe: Recipe, sources: Sources, seed: int, work: Path, *, flat: 
             "forget_tokens": state.tokens["forget"],
             "retain_tokens": state.tokens["retain"],
             "truncated": trained.truncated,
-            "flops": state.costs.flops(total),
+            "flops": state.costs.flops(parameters_run(model, recipe)),
             **(update_size(run.load_start(), saved) if recipe.unlearns else {}),
             **peak_memory(),
             "effective_batch": recipe.batch.effective if recipe.batch else None,
@@ -127,6 +127,14 @@ def train_one(recipe: Recipe, sources: Sources, seed: int, work: Path, *, flat: 
             "spec": json.loads(canonical_json(recipe)),
         },
     )
+
+
+def parameters_run(model: Any, recipe: Recipe) -> int:
+    """The parameters that a token passes through: RMU stops at its layer."""
+    if not isinstance(recipe.forget, RMU):
+        return parameter_counts(model)[0]
+    layers = model.get_decoder().layers[: layer_at(model, recipe.forget.depth)]
+    return sum(p.numel() for module in (model.get_input_embeddings(), *layers) for p in module.parameters())
 
 
 def _in_dtype(model: Any, dtype: str) -> Any:
@@ -173,7 +181,8 @@ def promote(work: Path, out: Path) -> None:
 
 
 def write_trace(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    columns = list(dict.fromkeys(key for row in rows for key in row))
+    """One row a step; for a run without steps, the heading alone."""
+    columns = list(dict.fromkeys(key for row in rows for key in row)) or ["step"]
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()

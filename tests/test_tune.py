@@ -1,0 +1,104 @@
+import json
+import math
+
+import pandas as pd
+import pytest
+import yaml
+
+from lethe import config, tune
+from lethe.errors import LetheError
+from lethe.recipe import load_recipes, resolve
+
+ANCHOR = dict.fromkeys(tune.FORGET, 0.5) | {tune.UTILITY: 0.8}
+
+
+def scores(forget, utility):
+    return dict.fromkeys(tune.FORGET, forget) | {tune.UTILITY: utility}
+
+
+def test_the_objective_is_distance_plus_lost_utility():
+    assert tune.objective(scores(0.5, 0.8), ANCHOR, ANCHOR) == 0
+    assert tune.objective(scores(0.3, 0.7), ANCHOR, ANCHOR) == pytest.approx(0.2 + 0.1)
+    assert tune.objective(scores(0.7, 0.7), ANCHOR, ANCHOR) == pytest.approx(0.2 + 0.1)  # too little is as bad
+
+
+def test_utility_above_the_targets_is_no_merit():
+    assert tune.objective(scores(0.4, 0.95), ANCHOR, ANCHOR) == pytest.approx(0.1)
+
+
+def test_the_lowest_wins_the_first_of_equals_and_never_one_that_diverged():
+    assert tune.choose([0.3, 0.2, 0.2]) == 1
+    assert tune.choose([None, 0.9, math.nan]) == 1
+    assert tune.choose([None, None]) is None
+
+
+@pytest.mark.parametrize("counts", [(8, 7), (9, 9)])
+def test_every_method_has_the_same_number_of_trials_and_at_most_eight(tmp_path, counts):
+    file = tmp_path / "tuning.yaml"
+    file.write_text(yaml.safe_dump({"recipes": {f"m{i}": [{"epochs": 1}] * n for i, n in enumerate(counts)}}))
+    with pytest.raises(LetheError, match=r"the same number of trials for each, at most 8"):
+        tune.read_trials(file)
+
+
+def test_the_world_of_the_trials_is_one_that_no_other_scale_has(repo):
+    scales = {file.stem: config.load_scale(file.stem, repo) for file in (repo / "config/scales").glob("*.yaml")}
+    worlds = {name: scale.world.world.seed for name, scale in scales.items() if scale.world}
+    assert worlds[tune.SCALE] not in {seed for name, seed in worlds.items() if name != tune.SCALE}
+    sources = [corpus.source for corpus in scales[tune.SCALE].corpora.values()]
+    assert [source.world.seed for source in sources] == [worlds[tune.SCALE]]
+
+
+@pytest.fixture(scope="module")
+def log(repo):
+    return pd.read_csv(repo / "config/tuning.csv")
+
+
+def test_the_log_has_every_trial_that_was_named(repo, log):
+    trials = tune.read_trials(repo / "config/tuning.yaml")
+    for recipe, settings in trials.items():
+        rows = log[log["recipe"] == recipe].sort_values("trial")
+        assert [json.loads(text) for text in rows["settings"]] == settings
+
+
+def test_what_was_chosen_follows_from_the_log(log):
+    anchors = {r: log[log["recipe"] == r].iloc[0] for r in ("retrain", "target")}
+    trials = log[log["trial"].notna()]
+    for _, rows in trials.groupby("recipe"):
+        js = [tune.objective(row, **anchors) for row in rows.to_dict("records")]
+        assert js == pytest.approx(rows["J"].tolist(), abs=1e-4)
+        assert rows["chosen"].tolist() == [i == tune.choose(rows["J"].tolist()) for i in range(len(rows))]
+
+
+def test_mini_uses_what_was_chosen(repo, log):
+    recipes, mini = load_recipes(repo / "config/recipes.yaml"), config.load_scale("mini", repo)
+    for row in log[log["chosen"] == True].itertuples():  # noqa: E712
+        resolved = resolve(recipes, row.recipe, mini.settings, "w128", "tofu-forget10").model_dump()
+        for key, value in json.loads(row.settings).items():
+            found = resolved
+            for part in key.split("."):
+                found = found[part]
+            assert found == value, (row.recipe, key)
+
+
+def test_a_trial_that_diverges_is_logged_without_scores(monkeypatch, tmp_path):
+    """The stage itself, with training replaced: three trials, one of which breaks."""
+    file = tmp_path / "tuning.yaml"
+    file.write_text(yaml.safe_dump({"recipes": {"npo": [{"epochs": 1}, {"epochs": 2}, {"epochs": 3}]}}))
+    evaluation = {"metrics": {name: {"value": value} for name, value in ANCHOR.items()}}
+    monkeypatch.setattr(tune.paths, "evaluation", lambda *_: str(tmp_path / "eval.json"))
+    (tmp_path / "eval.json").write_text(json.dumps(evaluation))
+    outcome = {1: {"reason": "not finite"}, 2: scores(0.6, 0.8) | {"steps": 5}, 3: scores(0.55, 0.8) | {"steps": 5}}
+    ran = []
+
+    def run_trial(scale, benchmark, model, name, settings, work):
+        ran.append(settings["epochs"])
+        return outcome[settings["epochs"]]
+
+    monkeypatch.setattr(tune, "run_trial", run_trial)
+    for _ in range(2):  # the second time everything is there
+        tune.tune(file, tmp_path / "log.csv", tmp_path / "work")
+    assert ran == [1, 2, 3]
+    log = pd.read_csv(tmp_path / "log.csv")
+    assert log["recipe"].tolist() == ["retrain", "target", "npo", "npo", "npo"]
+    assert log["chosen"].tolist()[2:] == [False, False, True] and log["reason"].tolist()[2] == "not finite"
+    assert log["J"].isna().tolist()[2:] == [True, False, False]
