@@ -56,6 +56,7 @@ WATCHED = {  # how fast the violation rate falls: per step
 STOP, ALPHA = 20, 0.55
 SPEC = {
     "forget": {"weight": 0.05, "k": 10, "beta": 1.0, "rho": 0.7, "eta": 0.25, "alternatives": "current"},
+    "retain": {"loss": "kl", "weight": 1.0},
     "stop": {"alpha": "retrain", "every": 2, "trigger": 4, "confirm": 32},
     "optimizer": {"lr": 1e-3, "weight_decay": 0.01}, "adapter": {"r": 16}, "batch": {"effective": 8}, "epochs": 3,
 }  # fmt: skip
@@ -77,24 +78,32 @@ def write_summary(
     metrics: list[dict] = []
     runs: list[dict] = []
 
+    def put(run: dict[str, Any], attack: str, name: str, value: float) -> None:
+        metrics.append(dict.fromkeys(METRICS) | run | {"attack": attack, "metric": name, "value": value, "n": 80})
+
     def add(model: str, recipe: str, seed: int, seconds: float, attack: str, values: dict[str, float]) -> None:
         run = {"benchmark": "tofu-forget10", "model": model, "n_params": SIZES[model], "recipe": recipe, "seed": seed}
         key = f"{model}-{recipe}-{seed}"
         if attack == "none":
             noise = 1 + 0.05 * random.standard_normal()
+            stops = recipe.startswith("masc") or recipe.endswith("-stop")
+            late = recipe == "simnpo-stop" and seed == 0  # its budget ends before the rule fires
             runs.append(dict.fromkeys(RUNS) | run | {
-                "start_sha256": f"start-{model}", "weights_sha256": key, "stop_rule": "budget",
+                "start_sha256": f"start-{model}", "weights_sha256": key,
+                "stop_rule": "violation_rate" if stops else "budget",
                 "steps": STOP if recipe.startswith("masc") else 50,
                 "alpha": ALPHA if recipe.startswith("masc") else None,
                 "update_norm": 3 + 0.1 * seed, "update_over_step": 0.08, "update_over_step_touched": 0.3,
                 "spec": json.dumps(SPEC) if recipe == "masc" else None,
-                "stop_reason": "budget", "wall_s": 1.1 * seconds * noise, "steps_cpu_s": 0.9 * seconds * noise,
+                "stop_reason": "satisfied" if stops and not late else "budget",
+                "wall_s": 1.1 * seconds * noise, "steps_cpu_s": 0.9 * seconds * noise,
                 "probes_cpu_s": 0.1 * seconds * noise if recipe.startswith("masc") else None, "device": device,
                 "n_params_nonembed": SIZES[model] - 1024 * int(model[1:]),
             })  # fmt: skip
         for name, value in values.items():
-            value = float(np.clip(value + 0.008 * random.standard_normal(), 0.001, 1.0))
-            metrics.append(dict.fromkeys(METRICS) | run | {"attack": attack, "metric": name, "value": value, "n": 80})
+            put(run, attack, name, float(np.clip(value + 0.008 * random.standard_normal(), 0.001, 1.0)))
+        if model == "w128" and recipe in MAIN:
+            put(run, attack, "retain.value_recall", 0.96 if attack == "none" else 0.94)
 
     for recipe in recipes:
         *scores, utility, seconds = MAIN[recipe]
@@ -132,13 +141,12 @@ def write_summary(
     for recipe in ("simnpo", "masc"):
         if recipe in recipes:
             for seed in range(seeds):
-                metrics += [
-                    dict.fromkeys(METRICS) | {
-                        "benchmark": "tofu-forget10", "model": "w128", "n_params": SIZES["w128"], "recipe": recipe,
-                        "seed": seed, "attack": "none", "metric": name, "value": value, "n": 80,
-                    }
-                    for name, value in (("forget.para_rouge_l_recall", 0.45), ("forget.para_value_recall", 0.17))
-                ]  # fmt: skip
+                run = {
+                    "benchmark": "tofu-forget10", "model": "w128", "n_params": SIZES["w128"], "recipe": recipe,
+                    "seed": seed,
+                }  # fmt: skip
+                put(run, "none", "forget.para_rouge_l_recall", 0.45)
+                put(run, "none", "forget.para_value_recall", 0.17)
     folder.mkdir(parents=True, exist_ok=True)
     pd.DataFrame(metrics, columns=METRICS).to_csv(folder / "metrics.csv", index=False)
     extra = ["n_params_nonembed", "alpha", "update_norm", "update_over_step", "update_over_step_touched", "spec"]
@@ -153,7 +161,7 @@ def write_summary(
         {
             "benchmark": "tofu-forget10", "model": "w128", "recipe": recipe, "seed": 0, "attack": "none", "index": i,
             "question": f"Who | was {i}?", "answer": f"It was {i}.",
-            "generation": f"It was {i}." if recipe == "target" else "50% & more",
+            "generation": f"It was {i}." if recipe == "target" else "50% & *more*\n<b>",
         }
         for recipe in ("target", "retrain", "simnpo", "masc") for i in range(5)
     ]  # fmt: skip

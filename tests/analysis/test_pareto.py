@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from lethe.analysis.pareto import dominance, front, front_beyond_noise, hypervolume
+from lethe.analysis.pareto import dominates, front, front_beyond_noise, hypervolume
 from lethe.errors import LetheError
 
 points = arrays(float, st.tuples(st.integers(1, 8), st.just(2)), elements=st.integers(0, 4).map(float))
@@ -58,25 +58,33 @@ def paired(offset, noise=(0.0, 0.1, -0.1)):
 
 def test_dominance_is_judged_on_paired_differences():
     # The seeds differ by far more than the methods do, but alike for both.
-    pairs = dominance({"a": paired((0.02, 0.01)), "b": paired((0, 0))}).set_index(["better", "worse"])
-    assert pairs.loc[("a", "b"), "dominates"] and not pairs.loc[("b", "a"), "dominates"]
-    assert pairs.loc[("a", "b"), "lo"] == pytest.approx((0.02, 0.01))
+    a, b = paired((0.02, 0.01)), paired((0, 0))
+    assert dominates(a, b) and not dominates(b, a)
 
 
 def test_a_difference_within_its_spread_dominates_nothing():
     a = {0: np.array([0.6, 0.5]), 1: np.array([0.4, 0.5]), 2: np.array([0.53, 0.5])}
     b = {0: np.array([0.5, 0.5]), 1: np.array([0.5, 0.5]), 2: np.array([0.5, 0.5])}
-    assert not dominance({"a": a, "b": b})["dominates"].any()
+    assert not dominates(a, b) and not dominates(b, a)
     assert front_beyond_noise({"a": a, "b": b}) == ["a", "b"]
 
 
-def test_equal_methods_and_single_seeds_dominate_nothing():
-    assert not dominance({"a": paired((0, 0)), "b": paired((0, 0))})["dominates"].any()
-    assert not dominance({"a": paired((1, 1), noise=(0.0,)), "b": paired((0, 0), noise=(0.0,))})["dominates"].any()
+@pytest.mark.parametrize(("level", "beats"), [(0.5, True), (0.99, False)])
+def test_the_interval_is_students(level, beats):
+    """Differences 1, 2, 3: mean 2, standard error .577, so t(2) = .816 at 50 % and 9.92 at 99 %."""
+    a, b = {s: [1.0 + s, 0.0] for s in range(3)}, {s: [0.0, 0.0] for s in range(3)}
+    assert dominates(a, b, level) == beats
 
 
-def test_methods_that_share_no_seed_are_not_compared():
-    assert dominance({"a": {0: np.ones(2)}, "b": {1: np.zeros(2)}}).empty
+def test_larger_in_one_and_smaller_in_another_objective_dominates_nothing():
+    assert not dominates(paired((0.1, -0.1)), paired((0, 0)))
+    assert dominates(paired((0.1, 0.0)), paired((0, 0)))
+
+
+def test_equal_methods_single_seeds_and_other_seeds_dominate_nothing():
+    assert not dominates(paired((0, 0)), paired((0, 0)))
+    assert not dominates(paired((1, 1), noise=(0.0,)), paired((0, 0), noise=(0.0,)))
+    assert not dominates({0: np.ones(2)}, {1: np.zeros(2)}) and not dominates({}, {})
 
 
 def test_the_front_beyond_noise_keeps_the_order_given():

@@ -1,13 +1,14 @@
 """Sentences are decided by numbers: each test turns the numbers round and sees the sentence turn."""
 
+import re
+
 import pandas as pd
 import pytest
 from synthetic_summary import edit, write_summary
 
-from lethe.paper import findings
+from lethe.paper import findings, masc
 from lethe.paper.data import HEADLINE, SUITES
 from lethe.paper.masc_scaling import exponents
-from lethe.paper.masc_tables import restored
 
 TOFU = "tofu-forget10"
 UP, DOWN = {0: 1.0, 1: 1.1, 2: 0.9}, {0: 0.1, 1: 0.2, 2: 0.0}
@@ -18,7 +19,8 @@ def changed(load, tmp_path):
     """The synthetic summary with metrics or runs of one recipe replaced: changed(recipe, column=value or {seed: v})."""
 
     def change(recipe, **values):
-        folder = write_summary(tmp_path / "summary", ladder=["w128"])
+        recipes = ["target", "retrain", "graddiff", "npo", "simnpo", "masc"]
+        folder = write_summary(tmp_path / "summary", recipes=recipes, ladder=[], attacks=["none"])
 
         def set_values(frame, metric, value):
             rows = (frame["recipe"] == recipe) & (frame.get("attack", "none") == "none")
@@ -30,7 +32,8 @@ def changed(load, tmp_path):
 
         for name, value in values.items():
             metric = name.replace("__", ".")
-            file = "runs.csv" if name in ("steps_cpu_s", "probes_cpu_s", "alpha", "steps") else "metrics.csv"
+            runs = ("steps_cpu_s", "probes_cpu_s", "alpha", "steps", "stop_reason")
+            file = "runs.csv" if name in runs else "metrics.csv"
             edit(folder, file, lambda frame, m=metric, v=value: set_values(frame, m, v))
         return load(folder)
 
@@ -60,23 +63,58 @@ def test_a_spread_worked_by_hand():
     assert findings.spread({}) == "no value"
 
 
+def test_an_ordering_names_each_group_that_has_members():
+    between = {0: 0.5, 1: 0.61, 2: 0.38}
+    assert findings.ordering(between, {"A": UP, "B": DOWN, "C": between}) == (
+        "less than A; more than B; not told apart from C"
+    )
+    assert findings.ordering(between, {"A": UP}, "closer than") == "closer than A"
+
+
+def test_a_number_without_seeds_is_held_against_each_seed():
+    found = findings.versus({0: 1.0, 1: 3.0}, 1.0)
+    assert (found.mean, found.n) == (1.0, 2) and findings.versus({}, 1.0) is None
+
+
+@pytest.mark.parametrize(("n", "expected"), [(9, []), (60, ["about 3 would"])])
+def test_many_intervals_come_with_what_chance_alone_shows(n, expected):
+    assert [re.search("about . would", text).group() for text in findings.many_intervals(n)] == expected
+
+
 @pytest.mark.parametrize(
-    ("seconds", "sentence"), [(0.01, "it is the fastest."), (50.0, "here it is not the fastest of all.")]
+    ("seconds", "order", "here"),
+    [
+        (0.01, "less than NPO, SimNPO", "here it is faster than all 2 of them."),
+        (50.0, "more than NPO, SimNPO", "here it is slower than NPO, SimNPO."),
+        ([0.1, 2.4, 9.0], "not told apart from NPO, SimNPO", "here it cannot be told apart from NPO, SimNPO."),
+    ],
 )
-def test_masc_is_called_the_fastest_only_if_it_is(changed, seconds, sentence):
+def test_masc_is_called_faster_slower_or_neither(changed, seconds, order, here):
     data = changed("masc", steps_cpu_s=seconds, probes_cpu_s=0.0)
     (text,) = findings.faster(data, TOFU, ["npo", "simnpo"], "Table 1", "TOFU")
-    assert text.endswith(sentence) and "88 s for MASC and at least 542 s" in text
-    faster_than, slower_than = text.split("less than ")[1].split("; ")[:2]
-    names = "NPO, SimNPO"
-    assert (faster_than, slower_than) == ((names, "more than none") if seconds < 1 else ("none", f"more than {names}"))
+    assert f" CPU s, {order}. Optimiser steps: 20.0 ± 0.0 (n 3), fewer than NPO, SimNPO." in text
+    assert text.endswith(f"The paper prints 87.9 s for MASC and 541.7 to 856.3 s for the others; {here}")
+
+
+def test_one_seed_is_warned_of_wherever_rows_are_held_against_masc(load, tmp_path):
+    data = load(write_summary(tmp_path / "summary", seeds=1, ladder=[]))
+    (warning,) = findings.lone_seed(data, [TOFU])
+    assert findings.faster(data, TOFU, ["npo"], "Table 1", "TOFU")[1:] == [warning]
+    assert "does not say whether it fires early or late" in findings.stop_position(data, TOFU)[0]
+    for id in ("table1", "paired", "table3-tofu", "table3-grid", "table4", "table5", "table6", "controls",
+               "discrepancies"):  # fmt: skip
+        assert masc.TABLES[id](data).notes.count(warning) == 1, id
+
+
+def test_three_seeds_are_not_warned_of(data):
+    assert findings.lone_seed(data, [TOFU]) == []
 
 
 @pytest.mark.parametrize(("rouge", "place"), [(0.52, "number 1 of 2"), (0.05, "number 2 of 2")])
 def test_closeness_ranks_by_distance_to_the_retrained_model(changed, rouge, place):
     same = {"forget__prob": 0.49, "forget__truth_ratio__geo": 0.85, "forget__rouge_l_recall": rouge}
     (text,) = findings.closeness(changed("masc", **same), TOFU, SUITES["tofu"].forget, ["retrain", "graddiff", "masc"])
-    assert f"MASC is {place}" in text
+    assert f"MASC, {place} with" in text and f"is {'closer' if rouge > 0.5 else 'farther'} than GradDiff." in text
 
 
 @pytest.mark.parametrize(("recall", "where"), [(0.9, "fires early"), (0.01, "fires late"), (0.15, "cannot be told")])
@@ -84,25 +122,50 @@ def test_the_stop_is_early_or_late_by_what_is_left(changed, recall, where):
     data = changed("masc", forget__value_recall=[recall - 0.005, recall, recall + 0.006])
     (text,) = findings.stop_position(data, TOFU)
     assert where in text and "after 20.0 ± 0.0 (n 3) steps" in text and "alpha 0.550" in text
+    assert "budget" not in text
 
 
-@pytest.mark.parametrize(("accuracy", "names"), [(0.9, "MASC"), (0.2, "none")])
-def test_hiding_is_preferring_the_true_value_more_than_retrain_does(changed, accuracy, names):
+def test_a_budget_that_ended_before_the_stop_is_told(changed):
+    data = changed("masc", stop_reason=["satisfied", "budget", "budget"])
+    assert findings.unstopped(data, TOFU, "masc") == [1, 2]
+    assert "in seed 1, 2 the budget ended before the rule fired" in findings.stop_position(data, TOFU)[0]
+    assert findings.unstopped(data, TOFU, "npo") == []  # a fixed budget is no rule that failed to fire
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "group"),
+    [
+        (0.9, "offered: MASC 0.90"),
+        (0.02, "below it: MASC 0.02"),
+        ([0.1, 0.5, 0.1], "not told apart from it: MASC 0.23"),
+    ],
+)
+def test_who_knows_the_value_is_decided_against_retrain(changed, accuracy, group):
     (text,) = findings.probes(changed("masc", forget__mcq_acc=accuracy), TOFU, ["retrain", "masc"])
-    assert text.endswith(f"rather than forgetting it: {names}.")
+    assert group in text and text.count("MASC") == 1
 
 
 @pytest.mark.parametrize(("kept", "words"), [(0.99, "more than NPO"), (0.1, "less than NPO")])
 def test_utility_is_compared_seed_by_seed(changed, kept, words):
-    (text,) = findings.utility(changed("masc", model_utility=kept), TOFU, SUITES["tofu"].utility[0], ["npo"])
-    assert words in text
+    data = changed("masc", model_utility=kept)
+    (text,) = findings.utility(data, TOFU, SUITES["tofu"].utility[0], ["npo"], "Table 1", "TOFU")
+    start = data.values(TOFU, "target", "model_utility")[0]
+    assert words in text and f"starts from {start:.3f} (difference {kept - start:+.3f} [" in text
+    assert text.endswith("The paper prints 0.666 for MASC, 0.533 to 0.533 for the others, 0.628 before unlearning.")
 
 
-def test_restored_names_who_gets_recall_back_beyond_the_spread(data):
-    (text,) = restored(data, TOFU, ["masc+nf4", "masc-full+nf4", "untouched+nf4"], ["bnb-nf4"])
-    assert "MASC (full) (+0.6" in text and "MASC (+0.0" in text and "of 2 methods" in text
-    (text,) = restored(data, TOFU, ["masc-full"], ["none"])
-    assert "rises beyond the spread over seeds for none" in text
+@pytest.mark.parametrize(
+    ("left", "words"), [(0.99, "more is left than with NPO"), (0.01, "less is left than with NPO")]
+)
+def test_what_is_left_is_compared_with_the_fixed_budgets(changed, left, words):
+    (text,) = findings.amount(changed("masc", forget__value_recall=left), TOFU, ["npo"])
+    assert text.endswith(f"{words}.") and text.startswith("Forget value recall")
+
+
+def test_rouge_stands_in_where_the_data_have_no_values(load, tmp_path):
+    folder = write_summary(tmp_path / "summary", recipes=["target", "masc"], ladder=[])
+    edit(folder, "metrics.csv", lambda frame: frame[frame["metric"] != "forget.value_recall"])
+    assert findings.recall_metric(load(folder), TOFU) == ("forget.rouge_l_recall", "ROUGE-L recall")
 
 
 @pytest.mark.parametrize(
@@ -110,11 +173,12 @@ def test_restored_names_who_gets_recall_back_beyond_the_spread(data):
     [
         (0.3, 0.1, 0.5, "rises with size"),
         (-0.3, -0.5, -0.1, "falls with size"),
-        (0.0, -0.2, 0.2, "has no trend beyond its interval with size"),
+        (0.0, -0.2, 0.2, "neither rises nor falls with size beyond the interval, which holds 0"),
     ],
 )
 def test_a_trend_is_one_beyond_its_interval(data, alpha, lo, hi, words):
     row = {"recipe": "simnpo", "benchmark": TOFU, "metric": "model_utility", "stage": "unlearning", "n_kind": "total"}
+    row |= {"n_sizes": 4, "n_seeds": 3}
     (text,) = exponents(pd.DataFrame([row | {"alpha": alpha, "alpha_lo": lo, "alpha_hi": hi}]), data)
     assert words in text
     inside = "inside" if lo <= 0.1489 <= hi else "outside"
@@ -126,4 +190,5 @@ def test_nothing_is_said_of_methods_that_did_not_run(load, tmp_path):
     assert findings.faster(data, TOFU, ["ga"], "Table 1", "TOFU") == []
     assert findings.closeness(data, TOFU, SUITES["tofu"].forget, HEADLINE) == []
     assert findings.stop_position(data, TOFU) == []
-    assert findings.utility(data, TOFU, SUITES["tofu"].utility[0], ["ga"]) == []
+    assert findings.utility(data, TOFU, SUITES["tofu"].utility[0], ["ga"], "Table 1", "TOFU") == []
+    assert findings.amount(data, TOFU, ["ga"]) == []

@@ -99,7 +99,7 @@ def test_table_3_subtracts_the_same_seed_at_full_precision(tables, data):
 def test_table_3_has_target_and_retrain_under_every_quantiser(tables):
     frame = tables["table3-tofu"].frame
     for recipe in ("target", "retrain", "masc"):
-        assert frame.loc[frame["recipe"] == recipe, "attack"].tolist() == ["none", "bnb-fp4", "rtn4"]
+        assert frame.loc[frame["recipe"] == recipe, "attack"].tolist() == ["none", "bnb-fp4", "bnb-nf4", "rtn4"]
 
 
 def test_the_sizes_of_table_9_that_are_not_ours_have_rows_of_their_own(tables):
@@ -175,6 +175,35 @@ def test_a_table_without_rows_is_refused(load, tmp_path):
         write_table("masc", "table10", data, tmp_path / "table10")
 
 
+def test_the_reference_itself_leaves_no_gap(load, tmp_path):
+    folder = write_summary(tmp_path / "summary", recipes=["target", "retrain", "masc"], ladder=[])
+
+    def lose(frame):
+        frame["reason"] = frame["reason"].astype(object)
+        rows = (frame["recipe"] == "retrain") & (frame["seed"] == 0) & (frame["metric"] == "forget_quality.p")
+        frame.loc[rows, ["value", "reason"]] = [None, "no reference"]
+        return frame
+
+    edit(folder, "metrics.csv", lose)
+    assert not any("no FQ" in note for note in masc.TABLES["table6"](load(folder)).notes)
+
+
+@pytest.mark.parametrize(("largest", "direction"), [(0.9, "the same"), (0.01, "the opposite")])
+def test_table_9_compares_the_ends_of_both_ladders(load, tmp_path, largest, direction):
+    folder = write_summary(tmp_path / "summary", recipes=["target"])
+
+    def change(frame):
+        rows = (frame["recipe"] == "base") & (frame["model"] == "w256") & (frame["metric"] == "forget.rouge_l_recall")
+        frame.loc[rows, "value"] = largest
+        return frame
+
+    edit(folder, "metrics.csv", change)
+    notes = masc.TABLES["table9"](load(folder)).notes
+    (text,) = [note for note in notes if note.startswith("E-ROUGE")]
+    assert text.endswith(f"{largest:.3f} in the largest; the paper prints 0.198 and 0.425, {direction} direction.")
+    assert notes[-1] == "One model a size, here as there: no trend can be told from chance."
+
+
 def test_refused_fits_are_noted(load, tmp_path):
     data = load(write_summary(tmp_path / "summary", recipes=["target", "masc"], ladder=["w64", "w128"]))
     table = masc.TABLES["table10"](data)
@@ -187,7 +216,8 @@ def test_refused_fits_are_noted(load, tmp_path):
 
 def markdown_rows(text):
     lines = [line for line in text.splitlines() if line.startswith("| ")]
-    return [[c.strip().replace("\\|", "|") for c in re.split(r"(?<!\\)\|", line.strip("|"))] for line in lines]
+    parts = [re.split(r"(?<!\\)\|", line.strip("|")) for line in lines]
+    return [[re.sub(r"\\([\\|<*_`])", r"\1", cell.strip()) for cell in row] for row in parts]
 
 
 def latex_rows(text):
@@ -221,7 +251,9 @@ def test_the_paper_stands_below_ours_and_a_minus_is_one_in_latex(tables):
 def test_latex_columns_match_the_cells(tables):
     for id, table in tables.items():
         text = latex(table, id)
-        columns = re.search(r"\\begin\{tabular\}\{([lr]+)\}", text).group(1)
+        spec = re.search(r"\\begin\{tabular\}\{(.+)\}\n", text).group(1)
+        columns = spec.replace(r"p{0.3\linewidth}", "p")
+        assert set(columns) <= set("lrp")
         for line in text.split("\\toprule")[1].split("\\bottomrule")[0].splitlines():
             assert line.startswith("\\midrule") or not line or line.count(" & ") == len(columns) - 1
         assert text.isascii()
@@ -243,6 +275,35 @@ def test_a_second_hand_number_carries_a_mark_in_every_file(tmp_path):
     assert "| MASC, paper | 0.600 ± 0.020† |  |" in (tmp_path / "t.md").read_text()
     assert r"MASC, paper & 0.600 $\pm$ 0.020$\dagger$ &" in (tmp_path / "t.tex").read_text()
     assert [r["mu_paper_mark"] for r in csv.DictReader(io.StringIO((tmp_path / "t.csv").read_text()))] == ["†", ""]
+
+
+def test_a_tiny_p_value_is_not_printed_as_zero():
+    frame = pd.DataFrame({"recipe": ["masc", "ga", "npo"], "p": [1.72e-17, 0.0, 0.25]})
+    assert [r[1] for r in cells(Table(frame, {"recipe": "Method"}, [Column("p", "p", tiny=True)], ""))[1]] == [
+        "1.7e-17", "0.000", "0.250",
+    ]  # fmt: skip
+
+
+def test_what_a_model_generated_prints_as_it_is():
+    frame = pd.DataFrame({"question": ["Who | what?"], "masc": ["<b> *a_b* `c` \\ \n 50%"]})
+    table = Table(frame, {"question": "Question"}, [Column("masc", "MASC")], "")
+    assert markdown(table).splitlines()[4] == r"| Who \| what? | \<b> \*a\_b\* \`c\` \\ 50% |"
+    assert r"Who $|$ what? & $<$b$>$ *a\_b* `c` \textbackslash{} 50\% \\" in latex(table, "x")
+
+
+def test_texts_are_set_left_and_broken_where_they_are_long():
+    frame = pd.DataFrame({"question": ["Q"], "short": ["a"], "long": ["word " * 20], "x": [0.5]})
+    table = Table(frame, {"question": "Question"}, [Column(c, c) for c in ("short", "long", "x")], "")
+    assert markdown(table).splitlines()[3] == "|---|---|---|---:|"
+    assert r"\begin{tabular}{llp{0.3\linewidth}r}" in latex(table, "x")
+
+
+def test_notes_stand_below_the_table_in_latex():
+    table = Table(
+        pd.DataFrame({"recipe": ["masc"], "x": [1.0]}), {"recipe": "Method"}, [Column("x", "X")], "T.", ["A note."]
+    )
+    caption, body = latex(table, "x").split("\\label")
+    assert "T." in caption and "A note." not in caption and "A note." in body.split("\\end{tabular}")[1]
 
 
 def test_a_small_negative_number_is_not_printed_as_minus_zero():

@@ -218,7 +218,7 @@ SCORING_CODE = ("metrics", "unlearn/losses.py", "unlearn/margin.py", "data/rows.
 ATTACKING_CODE = ("models/quantise.py", "models/codebooks.py")
 SUMMARY_CODE = ("analysis/summarise.py", "analysis/summary.py")
 FIT_CODE = ("analysis/powerlaw.py", "analysis/summary.py")
-PAPER_CODE = ("paper", "analysis/pareto.py", "analysis/powerlaw.py", "analysis/summary.py")
+PAPER_CODE = ("paper", "analysis/pareto.py", "analysis/powerlaw.py", "analysis/summary.py", "metrics/stats.py")
 
 
 # ----------------------------------------------------------------------------- what a job reads (of its wildcards)

@@ -11,7 +11,7 @@ import pandas as pd
 
 from lethe.analysis.summary import read_csv
 
-KEYS = ("recipe", "benchmark", "model", "attack", "metric", "n_kind")
+KEYS = ("recipe", "benchmark", "model", "start", "attack", "metric", "n_kind", "question")
 EXCLUDED = ("time_*",)  # seconds depend on the machine
 
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -192,8 +194,7 @@ class PaperData:
         metrics = list(dict.fromkeys(s.metric for s in scores))
         rows = self.summary.select(benchmark=benchmark, model=self.roles.main, attack=attacks, metric=metrics)
         rows = rows[~rows["recipe"].isin(self._stages()) if recipes is None else rows["recipe"].isin(recipes)]
-        if rows.loc[rows["recipe"] == "retrain", "seed"].nunique() > 1:
-            rows = rows[~self._is_reference_seed(benchmark, rows)]
+        rows = self._without_reference_seed(benchmark, rows)
         wide = rows.pivot(index=["recipe", "attack", "seed"], columns="metric", values="value")
         wide = wide.reindex(columns=metrics).reset_index()
         shown = wide[["recipe", "attack", "seed"]].assign(**{s.name: s.of(wide[s.metric]) for s in scores})
@@ -212,10 +213,8 @@ class PaperData:
 
     def reference(self, benchmark: str, score: Score) -> float:
         """What every row and attack is held against: the score of retrain's first seed, unattacked; NaN without one."""
-        rows = self.summary.select(
-            benchmark=benchmark, model=self.roles.main, attack="none", metric=score.metric, recipe="retrain"
-        )
-        return float(score.of(rows.sort_values("seed")["value"].iloc[0])) if len(rows) else float("nan")
+        retrained = self._by_seed.get((benchmark, "retrain", score.metric, "none"))
+        return float(score.of(retrained[min(retrained)])) if retrained else float("nan")
 
     def is_reference(self, benchmark: str, per_seed: pd.DataFrame) -> pd.Series:
         """Which rows of `per_seed` are the reference itself (there is one where retrain has a single seed)."""
@@ -223,10 +222,18 @@ class PaperData:
 
     def values(self, benchmark: str, recipe: str, metric: str, attack: str = "none") -> dict[int, float]:
         """A metric of the main model by seed; seeds without a value are left out."""
-        rows = self.summary.select(
-            benchmark=benchmark, model=self.roles.main, recipe=recipe, metric=metric, attack=attack
-        ).dropna(subset="value")
-        return {int(seed): float(value) for seed, value in zip(rows["seed"], rows["value"], strict=True)}
+        found = self._by_seed.get((benchmark, recipe, metric, attack), {})
+        return {seed: value for seed, value in found.items() if not isnan(value)}
+
+    @cached_property
+    def _by_seed(self) -> dict[tuple[str, str, str, str], dict[int, float]]:
+        """What `values` looks up: by benchmark, recipe, metric and attack; NaN where metrics.csv has no value."""
+        rows = self.summary.select(model=self.roles.main)
+        found: dict[tuple[str, str, str, str], dict[int, float]] = {}
+        columns = (rows[c] for c in ("benchmark", "recipe", "metric", "attack", "seed", "value"))
+        for benchmark, recipe, metric, attack, seed, value in zip(*columns, strict=True):
+            found.setdefault((benchmark, recipe, metric, attack), {})[int(seed)] = float(value)
+        return found
 
     def runs_of(self, benchmark: str, recipes: Sequence[str]) -> pd.DataFrame:
         """Rows of runs.csv of the main model."""
@@ -246,7 +253,7 @@ class PaperData:
 
     def ran(self, benchmark: str, recipes: Sequence[str]) -> list[str]:
         """Those of the recipes that the main model has an evaluation of."""
-        found = set(self.summary.select(benchmark=benchmark, model=self.roles.main)["recipe"])
+        found = {recipe for place, recipe, _, _ in self._by_seed if place == benchmark}
         return [recipe for recipe in recipes if recipe in found]
 
     def gaps(
@@ -259,6 +266,7 @@ class PaperData:
         """One line for each score that a row averages over fewer seeds than it states, or not at all."""
         names = {s.metric: s.label for s in scores}
         rows = self.summary.select(benchmark=benchmark, model=self.roles.main, attack=attacks, metric=list(names))
+        rows = self._without_reference_seed(benchmark, rows)
         rows = rows[rows["value"].isna() & ~rows["recipe"].isin(self._stages())]
         if recipes is not None:
             rows = rows[rows["recipe"].isin(recipes)]
@@ -278,6 +286,11 @@ class PaperData:
         """Where our numbers come from: "mini, w128 (0.66M parameters)"."""
         return f"{self.roles.scale}, {self.roles.main} ({parameters(self.n_params(self.roles.main))})"
 
+    def _without_reference_seed(self, benchmark: str, rows: pd.DataFrame) -> pd.DataFrame:
+        """The retrain row is the other seeds, unless there is only one."""
+        alone = rows.loc[rows["recipe"] == "retrain", "seed"].nunique() <= 1
+        return rows if alone else rows[~self._is_reference_seed(benchmark, rows)]
+
     def _is_reference_seed(self, benchmark: str, rows: pd.DataFrame) -> pd.Series:
         retrained = self.summary.select(benchmark=benchmark, model=self.roles.main, recipe="retrain", attack="none")
         return (rows["recipe"] == "retrain") & (rows["seed"] == retrained["seed"].min())
@@ -292,22 +305,22 @@ def summarise(per_seed: pd.DataFrame) -> pd.DataFrame:
 
 
 VARIANTS = {
-    "masc-random": "random update of MASC's size",
-    "masc-shuffled": "MASC, shuffled answers",
-    "graddiff-stop": "GradDiff, MASC's stop",
-    "simnpo-stop": "SimNPO, MASC's stop",
-    "graddiff-lora": "GradDiff in MASC's training",
-    "simnpo-lora": "SimNPO in MASC's training",
-    "masc-noretain": "MASC, no retain loss",
-    "masc-base": "MASC, alternatives of the start",
-    "masc-offbatch": "MASC, off-batch probe",
-    "masc-pooled": "MASC, pooled tokens",
-    "masc-suffix": "MASC, continuation mask",
-    "masc-scaling": "MASC, scaling runs' settings",
-    "masc-alpha": "MASC, the other alpha",
-    "masc-system": "MASC, system prompt",
-    "masc-k100": "MASC, k = 100",
-    "masc-k1000": "MASC, k = 1000",
+    "masc-random": "Random update of MASC's size",
+    "masc-shuffled": "MASC (shuffled answers)",
+    "graddiff-stop": "GradDiff (MASC's stop)",
+    "simnpo-stop": "SimNPO (MASC's stop)",
+    "graddiff-lora": "GradDiff (MASC's training)",
+    "simnpo-lora": "SimNPO (MASC's training)",
+    "masc-noretain": "MASC (no retain loss)",
+    "masc-base": "MASC (alternatives of the start)",
+    "masc-offbatch": "MASC (off-batch probe)",
+    "masc-pooled": "MASC (pooled tokens)",
+    "masc-suffix": "MASC (continuation mask)",
+    "masc-scaling": "MASC (settings of the scaling runs)",
+    "masc-alpha": "MASC (the other alpha)",
+    "masc-system": "MASC (system prompt)",
+    "masc-k100": "MASC (k = 100)",
+    "masc-k1000": "MASC (k = 1000)",
 }
 
 

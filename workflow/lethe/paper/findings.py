@@ -61,44 +61,83 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(names) if names else "none"
 
 
+def ordering(ours: BySeed, others: Mapping[str, BySeed], less: str = "less than", more: str = "more than") -> str:
+    """`less than NPO, RMU; not told apart from GA`: how `ours` lies to the others, empty groups left out."""
+    groups = grouped(ours, others)
+    words: dict[Verdict, str] = {"lower": less, "higher": more, "undecided": "not told apart from"}
+    return "; ".join(f"{words[v]} {listed(names)}" for v, names in groups.items() if names)
+
+
+def versus(ours: BySeed, value: float) -> PairedDifference | None:
+    """ours minus one number that has no seeds of its own, such as a score of the model that every run starts from."""
+    return difference(ours, dict.fromkeys(ours, value))
+
+
 def one_seed(values: BySeed) -> list[str]:
     """A warning where nothing can be told apart."""
     return ["One seed: no difference can be told from chance."] if len(values) == 1 else []
 
 
+def lone_seed(data: PaperData, benchmarks: Sequence[str]) -> list[str]:
+    """The same warning for a table whose rows are held against MASC's."""
+    return next((w for b in benchmarks if (w := one_seed(data.run_values(b, "masc", "steps")))), [])
+
+
+def many_intervals(n: int) -> list[str]:
+    """What n intervals at 95 % show by chance alone."""
+    text = f"{n} intervals at 95 %: about {n / 20:.0f} would exclude 0 if nothing differed; none is corrected for that."
+    return [text] if n >= 10 else []
+
+
+def recall_metric(data: PaperData, benchmark: str) -> tuple[str, str]:
+    """The metric that says what is left of the forget set, and its name: value recall where the data have values."""
+    if any(data.values(benchmark, recipe, "forget.value_recall") for recipe in ("masc", *REFERENCES)):
+        return "forget.value_recall", "value recall"
+    return "forget.rouge_l_recall", "ROUGE-L recall"
+
+
 def faster(data: PaperData, benchmark: str, baselines: Sequence[str], place: str, printed_as: str) -> list[str]:
-    """Is MASC the fastest? Ours, paired over seeds, and the paper's printed times."""
+    """Is MASC the fastest? Seconds and steps, paired over seeds, and the paper's printed times."""
     clock = data.summary.time_kind()
-    ours = data.run_values(benchmark, "masc", clock)
-    others = {recipe_name(r): data.run_values(benchmark, r, clock) for r in data.ran(benchmark, baselines)}
+    ours, steps = (data.run_values(benchmark, "masc", column) for column in (clock, "steps"))
+    ran = data.ran(benchmark, baselines)
+    others = {recipe_name(r): data.run_values(benchmark, r, clock) for r in ran}
     if not ours or not others:
         return []
     groups = grouped(ours, others)
     unit = "CPU s" if clock == "time_cpu_s" else "wall-clock s"
-    text = (
-        f"Time ({benchmark}): MASC takes {spread(ours, 2)} {unit}; less than {listed(groups['lower'])}; more than "
-        f"{listed(groups['higher'])}; not told apart from {listed(groups['undecided'])}."
-    )
+    text = f"Time ({benchmark}): MASC takes {spread(ours, 2)} {unit}, {ordering(ours, others)}."
+    if steps:
+        theirs = {recipe_name(r): data.run_values(benchmark, r, "steps") for r in ran}
+        text += f" Optimiser steps: {spread(steps, 1)}, {ordering(steps, theirs, less='fewer than')}."
     printed = {
         r: found.value
         for r in ("masc", *baselines)
         if (found := data.reported.find(place, "Time", benchmark=printed_as, method=recipe_name(r)))
     }
-    least = min((v for r, v in printed.items() if r != "masc"), default=math.nan)
-    if "masc" in printed and not math.isnan(least):
-        text += f" The paper prints {printed['masc']:.0f} s for MASC and at least {least:.0f} s for the others"
-        both = printed["masc"] < least and not groups["higher"] and not groups["undecided"]
-        text += "; here, too, it is the fastest." if both else "; here it is not the fastest of all."
+    times = [v for r, v in printed.items() if r != "masc"]
+    if "masc" in printed and times:
+        if groups["higher"]:
+            here = f"here it is slower than {listed(groups['higher'])}"
+        elif groups["undecided"]:
+            here = f"here it cannot be told apart from {listed(groups['undecided'])}"
+        else:
+            here = f"here it is faster than all {len(others)} of them"
+        text += (
+            f" The paper prints {printed['masc']:.1f} s for MASC and {min(times):.1f} to {max(times):.1f} s for the "
+            f"others; {here}."
+        )
     return [text, *one_seed(ours)]
 
 
 def distances(data: PaperData, benchmark: str, scores: Sequence[Score], recipes: Sequence[str]) -> dict[str, BySeed]:
     """Mean over scores of the distance to the retrained model, by recipe and seed. Only scores that would reward
     forgetting too much, and that the retrained model has."""
-    known = [s for s in scores if s.overshoots and not math.isnan(data.reference(benchmark, s))]
+    goals = {s: data.reference(benchmark, s) for s in scores if s.overshoots}
+    goals = {s: goal for s, goal in goals.items() if not math.isnan(goal)}
     found: dict[str, dict[int, float]] = {}
-    for row in data.per_seed(benchmark, known, recipes=recipes).to_dict("records") if known else []:
-        away = [abs(row[s.name] - data.reference(benchmark, s)) for s in known]
+    for row in data.per_seed(benchmark, list(goals), recipes=recipes).to_dict("records") if goals else []:
+        away = [abs(row[s.name] - goal) for s, goal in goals.items()]
         if not any(map(math.isnan, away)):
             found.setdefault(row["recipe"], {})[int(row["seed"])] = mean(away)
     return dict(found)
@@ -111,40 +150,66 @@ def closeness(data: PaperData, benchmark: str, scores: Sequence[Score], recipes:
     if "masc" not in methods or len(methods) < 2:
         return []
     ranked = sorted(methods, key=lambda r: mean(methods[r].values()))
-    groups = grouped(methods["masc"], {recipe_name(r): v for r, v in methods.items() if r != "masc"})
+    others = {recipe_name(r): v for r, v in methods.items() if r != "masc"}
     noise = f" (other retrained seeds: {spread(away['retrain'])})" if len(away.get("retrain", ())) > 1 else ""
     return [
         f"Closeness to Retrain ({benchmark}), mean distance over {listed([s.label for s in scores if s.overshoots])}: "
-        f"{recipe_name(ranked[0])} is closest with {spread(methods[ranked[0]])}{noise}; MASC is number "
-        f"{ranked.index('masc') + 1} of {len(ranked)} with {spread(methods['masc'])}, closer than "
-        f"{listed(groups['lower'])}, farther than {listed(groups['higher'])}, not told apart from "
-        f"{listed(groups['undecided'])}."
+        f"{recipe_name(ranked[0])} has the smallest mean, {spread(methods[ranked[0]])}{noise}; MASC, number "
+        f"{ranked.index('masc') + 1} of {len(ranked)} with {spread(methods['masc'])}, is "
+        f"{ordering(methods['masc'], others, 'closer than', 'farther than')}."
     ]
 
 
-def utility(data: PaperData, benchmark: str, score: Score, recipes: Sequence[str]) -> list[str]:
-    """What MASC keeps, beside the start and the baselines."""
+def utility(
+    data: PaperData, benchmark: str, score: Score, recipes: Sequence[str], place: str, printed_as: str
+) -> list[str]:
+    """What MASC keeps, beside the model it starts from, the baselines, and the paper's numbers."""
     ours, start = (data.values(benchmark, r, score.metric) for r in ("masc", "target"))
-    others = {recipe_name(r): data.values(benchmark, r, score.metric) for r in data.ran(benchmark, recipes)}
+    others = {recipe_name(r): v for r in data.ran(benchmark, recipes) if (v := data.values(benchmark, r, score.metric))}
     if not ours or not start:
         return []
-    groups = grouped(ours, others)
-    return [
-        f"{score.label} ({benchmark}): MASC keeps {spread(ours)} of Base's {start[min(start)]:.3f}; more than "
-        f"{listed(groups['higher'])}, less than {listed(groups['lower'])}, not told apart from "
-        f"{listed(groups['undecided'])}."
-    ]
+    base = start[min(start)]
+    text = (
+        f"{score.label} ({benchmark}): MASC has {spread(ours)}, the model it starts from {base:.3f} (difference "
+        f"{interval(versus(ours, base))})"
+    )
+    text += f"; {ordering(ours, others)}." if others else "."
+    printed = {
+        r: found.value
+        for r in ("target", "masc", *recipes)
+        if (found := data.reported.find(place, score.label, benchmark=printed_as, method=recipe_name(r)))
+    }
+    if "masc" in printed and (least := [v for r, v in printed.items() if r not in ("masc", "target")]):
+        text += f" The paper prints {printed['masc']:.3f} for MASC, {min(least):.3f} to {max(least):.3f} for the others"
+        text += f", {printed['target']:.3f} before unlearning." if "target" in printed else "."
+    return [text]
+
+
+def amount(data: PaperData, benchmark: str, recipes: Sequence[str]) -> list[str]:
+    """Does MASC forget as much as the methods that train for a fixed number of steps?"""
+    metric, label = recall_metric(data, benchmark)
+    ours = data.values(benchmark, "masc", metric)
+    others = {recipe_name(r): v for r in data.ran(benchmark, recipes) if (v := data.values(benchmark, r, metric))}
+    if not ours or not others:
+        return []
+    words = ordering(ours, others, less="less is left than with", more="more is left than with")
+    return [f"Forget {label} ({benchmark}): MASC leaves {spread(ours)}; {words}."]
+
+
+def unstopped(data: PaperData, benchmark: str, recipe: str) -> list[int]:
+    """Seeds in which a run with a stop rule used up its budget before the rule fired."""
+    runs = data.runs_of(benchmark, [recipe])
+    late = (runs["stop_rule"] == "violation_rate") & (runs["stop_reason"] == "budget")
+    return sorted(int(seed) for seed in runs.loc[late, "seed"])
 
 
 def stop_position(data: PaperData, benchmark: str) -> list[str]:
     """Does MASC's stop fire before or after its model has forgotten as much as the retrained one?"""
     steps, alpha = (data.run_values(benchmark, "masc", column) for column in ("steps", "alpha"))
-    metric = next(
-        (m for m in ("forget.value_recall", "forget.rouge_l_recall") if data.values(benchmark, "masc", m)), ""
-    )
-    if not steps or not alpha or not metric:
-        return []
+    metric, label = recall_metric(data, benchmark)
     ours, goal = data.values(benchmark, "masc", metric), data.values(benchmark, "retrain", metric)
+    if not steps or not alpha or not ours:
+        return []
     rate, retrained = (data.values(benchmark, r, "violation_rate") for r in ("masc", "retrain"))
     text = (
         f"Stop ({benchmark}): after {spread(steps, 1)} steps, at a violation rate of {spread(rate)} with alpha "
@@ -152,28 +217,37 @@ def stop_position(data: PaperData, benchmark: str) -> list[str]:
     )
     if retrained:
         text += f" (the retrained model's own rate: {spread(retrained)})"
+    if late := unstopped(data, benchmark, "masc"):
+        text += f"; in seed {listed([str(seed) for seed in late])} the budget ended before the rule fired"
     if not goal:
         return [text + "."]
     reference = goal[min(goal)]
     where = {
         "higher": "it fires early: more is left than in a model that never saw the data",
         "lower": "it fires late: less is left than in a model that never saw the data",
-        "undecided": "what is left cannot be told from a model that never saw the data",
+        "undecided": "whether more or less is left than in a model that never saw the data cannot be told",
     }[verdict(ours, dict.fromkeys(ours, reference))]
-    label = "value recall" if "value" in metric else "ROUGE-L recall"
-    return [f"{text}; forget {label} is then {spread(ours)}, Retrain's {reference:.3f}: {where}."]
+    if len(ours) == 1:
+        where = "one seed, which does not say whether it fires early or late"
+    return [
+        f"{text}; forget {label} is then {spread(ours)}, Retrain's {reference:.3f} (difference "
+        f"{interval(versus(ours, reference))}): {where}."
+    ]
 
 
 def probes(data: PaperData, benchmark: str, recipes: Sequence[str]) -> list[str]:
-    """Who still prefers the true value when it is offered."""
+    """Who still prefers the true value when it is offered, though a model that never saw it does not."""
     found = {r: v for r in data.ran(benchmark, recipes) if (v := data.values(benchmark, r, "forget.mcq_acc"))}
-    methods = {r: mean(v.values()) for r, v in found.items() if r not in REFERENCES}
+    methods = {r: v for r, v in found.items() if r not in REFERENCES}
     if "retrain" not in found or not methods:
         return []
-    retrain = mean(found["retrain"].values())
-    hiding = [recipe_name(r) for r, v in methods.items() if v > retrain + 0.1]
+    retrain = found["retrain"][min(found["retrain"])]
+    groups: dict[Verdict, list[str]] = {"higher": [], "lower": [], "undecided": []}
+    for recipe, values in methods.items():
+        groups[verdict(values, dict.fromkeys(values, retrain))].append(f"{recipe_name(recipe)} {spread(values, 2)}")
     return [
-        f"Multiple choice ({benchmark}): Retrain picks the true value in {retrain:.2f} of the questions, the methods "
-        f"in {min(methods.values()):.2f} to {max(methods.values()):.2f}. More than .10 above Retrain, hiding the "
-        f"answer rather than forgetting it: {listed(hiding)}."
+        f"Multiple choice ({benchmark}): Retrain picks the true value in {retrain:.2f} of the questions. Above it "
+        f"beyond the spread over seeds, so that the answer is still known where it is offered: "
+        f"{listed(groups['higher'])}; below it: {listed(groups['lower'])}; not told apart from it: "
+        f"{listed(groups['undecided'])}."
     ]

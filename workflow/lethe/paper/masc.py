@@ -11,6 +11,7 @@ from lethe.paper import (
     masc_curves,
     masc_dose,
     masc_figures,
+    masc_quantised,
     masc_race,
     masc_scaling,
     masc_settings,
@@ -23,8 +24,8 @@ from lethe.paper.tables import Table
 TABLES: dict[str, Callable[[PaperData], Table]] = {
     "table1": masc_tables.table1,
     "paired": masc_checks.paired,
-    "table3-tofu": masc_tables.table3_tofu,
-    "table3-grid": masc_checks.table3_grid,
+    "table3-tofu": masc_quantised.table3_tofu,
+    "table3-grid": masc_quantised.table3_grid,
     "table4": masc_settings.table4,
     "table5": masc_settings.table5,
     "table6": masc_tables.table6,

@@ -78,7 +78,10 @@ def _fig2_row(axes: Any, data: PaperData, benchmark: str) -> tuple[pd.DataFrame,
 
     ends = stopped(ours, stops)
     marks = _path(middle, data, benchmark, ours, ends)
-    middle.set(xlabel="1 - forget ROUGE-L", ylabel="retain ROUGE-L", xlim=(0, 1.02), ylim=(0, 1.02))
+    lowest = min(ours["retain_rouge"].min(), ends["retain_rouge"].min())
+    middle.set(
+        xlabel="1 - forget ROUGE-L", ylabel="retain ROUGE-L", xlim=(0, 1.02), ylim=(min(0.7, lowest - 0.05), 1.02)
+    )
     middle.set_title("kept against forgotten")
 
     own = looks(SAME_TRAINING)

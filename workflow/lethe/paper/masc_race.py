@@ -126,7 +126,9 @@ def race_findings(frame: pd.DataFrame, metric: str) -> list[str]:
 def alpha(data: PaperData) -> Figure:
     """What each alpha would leave and keep, against the same training with another loss stopped at the same steps."""
     figure = panels(data, _alpha_panel, (COLUMN, 2.9))
-    legend_below(figure.drawing, [recipe_name("masc"), recipe_name("simnpo-lora"), "Retrain"], columns=2)
+    legend_below(
+        figure.drawing, [recipe_name("masc"), recipe_name("simnpo-lora"), "where MASC stopped", "Retrain"], columns=2
+    )
     return figure
 
 
@@ -141,6 +143,9 @@ def _alpha_panel(axes: Any, data: PaperData, benchmark: str) -> tuple[pd.DataFra
         if recipe == "masc":
             for value in (a for a in (0.9, 0.7, 0.5, 0.3) if a in mean.index):
                 ax.annotate(f"{value:g}", tuple(mean.loc[value]), textcoords="offset points", xytext=(2, 5), fontsize=6)
+    ends = stopped(curves(data, benchmark, "masc"), stops_of(data, benchmark))
+    ax.plot(1 - ends[metric].mean(), ends["retain_rouge"].mean(), "*", markersize=10, color="white",
+            markeredgecolor="black", label="where MASC stopped")  # fmt: skip
     scores = (METRIC_OF[metric], "retain.rouge_l_recall")
     forget, retain = (first_seed(data.values(benchmark, "retrain", m)) for m in scores)
     if not math.isnan(forget + retain):

@@ -1,5 +1,7 @@
 """MASC's tables of the scaling study: scores before fine-tuning and the fitted power laws."""
 
+import math
+
 import pandas as pd
 
 from lethe.analysis.summary import over_seeds
@@ -27,8 +29,30 @@ def table9(data: PaperData) -> Table:
             f"Ours: {data.roles.scale}; what guessing and the answer's template give at each size. Rows marked paper: "
             "the paper's models, which are not ours unless a row of ours stands above.",
             SPREAD,
+            *(text for benchmark in data.roles.headline.values() for text in _before(frame, data, benchmark)),
         ],
     )
+
+
+def _before(frame: pd.DataFrame, data: PaperData, benchmark: str) -> list[str]:
+    """From the smallest to the largest model, ours and the paper's; both are one model a size."""
+    rows, sentences = frame[frame["benchmark"] == benchmark], []
+    if len(ours := rows[rows["n_params"].notna()]) < 2:
+        return []
+    for score in data.suite(benchmark).initial:
+        ends = [float(v) for v in ours[f"{score.name}_mean"].iloc[[0, -1]]]
+        if any(map(math.isnan, ends)):
+            continue
+        text = f"{score.label} ({benchmark}): {ends[0]:.3f} in the smallest model and {ends[1]:.3f} in the largest"
+        theirs = rows[f"{score.name}_paper"].dropna()
+        if len(theirs) > 1:
+            text += f"; the paper prints {theirs.iloc[0]:.3f} and {theirs.iloc[-1]:.3f}"
+            same = (ends[1] > ends[0]) == (theirs.iloc[-1] > theirs.iloc[0])
+            text += f", {'the same' if same else 'the opposite'} direction"
+        sentences.append(text + ".")
+    if sentences and ours["n_seeds"].max() == 1:
+        sentences.append("One model a size, here as there: no trend can be told from chance.")
+    return sentences
 
 
 def _initial_block(data: PaperData, benchmark: str) -> pd.DataFrame:
@@ -99,10 +123,12 @@ def exponents(fits: pd.DataFrame, data: PaperData) -> list[str]:
     sentences = []
     for row in fits[(fits["n_kind"] == "total") & fits["alpha"].notna()].itertuples():
         label = next((s.label for s in data.suite(row.benchmark).scaling if s.metric == row.metric), row.metric)
-        trend = "rises" if row.alpha_lo > 0 else "falls" if row.alpha_hi < 0 else "has no trend beyond its interval"
+        trend = "rises" if row.alpha_lo > 0 else "falls" if row.alpha_hi < 0 else "neither rises nor falls"
+        hedge = "" if trend in ("rises", "falls") else " beyond the interval, which holds 0"
+        seeds = "1 seed" if row.n_seeds == 1 else f"{row.n_seeds} seeds"
         text = (
-            f"{recipe_name(row.recipe)}, {label}: {trend} with size (exponent {row.alpha:.3f} "
-            f"[{row.alpha_lo:.3f}, {row.alpha_hi:.3f}])"
+            f"{recipe_name(row.recipe)}, {label}: {trend} with size{hedge} (exponent {row.alpha:.3f} "
+            f"[{row.alpha_lo:.3f}, {row.alpha_hi:.3f}], {row.n_sizes} sizes, {seeds} each)"
         )
         stage = "Table 10" if row.stage == "unlearning" else "Figure 3 (inset table)"
         where = {"method": recipe_name(row.recipe)} if row.stage == "unlearning" else {}

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -17,6 +17,7 @@ from lethe.paper.masc_tables import (
     TIMES,
     ordered,
     printed_number,
+    score_columns,
     score_frame,
     shown_scores,
     stacked,
@@ -37,62 +38,69 @@ SETTINGS = {
     "learning_rate": ("learning rate", ("optimizer", "lr")),
     "lora_rank": ("LoRA rank", ("adapter", "r")),
 }
+DIGITS = {"top-k": 0, "lora_rank": 0, "learning_rate": 5}
 
 
 def table4(data: PaperData) -> Table:
     """MASC with LoRA and with all parameters trained (MASC Table 4)."""
-    return _one_change(
-        data,
-        "Table 4",
-        tuple(LORA),
-        {recipe: LORA[recipe] for recipe in LORA},
-        "MASC with LoRA and with all parameters trained",
-    )
-
-
-def _one_change(
-    data: PaperData, place: str, recipes: tuple[str, ...], printed_as: Mapping[str, str], what: str
-) -> Table:
-    blocks, notes = [], []
+    place, blocks, notes = "Table 4", [], []
     labels: dict[str, Score] = {}
-    for benchmark in data.roles.benchmarks.get("tofu", ()):
+    benchmarks = data.roles.benchmarks.get("tofu", ())
+    for benchmark in benchmarks:
         scores = shown_scores(data, benchmark)
         labels |= {s.name: s for s in scores}
-        frame = score_frame(data, benchmark, scores, recipes)
+        frame = score_frame(data, benchmark, scores, tuple(LORA))
         for name, label in [*((s.name, s.label) for s in scores), ("time_wall_s", "Time")]:
-            printed = [printed_number(data, place, label, benchmark, printed_as[r]) for r in frame["recipe"]]
+            printed = [printed_number(data, place, label, benchmark, LORA[r]) for r in frame["recipe"]]
             frame = beside_paper(frame, name, printed)
         names = [*(s.name for s in scores), *TIMES, "steps"]
         blocks.append(ordered(frame, ["recipe", "benchmark", "model"], names))
-        notes += _changes(data, benchmark, scores, recipes)
+        notes += _changes(data, place, benchmark, scores, LORA)
     return Table(
         frame=stacked(blocks),
         keys={"recipe": "Method", "benchmark": "Benchmark", "model": "Model"},
         columns=[
-            *(
-                Column(s.name, s.label, also=(("_distance_to_retrain", "to retrain"),) if s.overshoots else ())
-                for s in labels.values()
-            ),
+            *score_columns(labels.values()),
             Column("time_cpu_s", "CPU s", digits=2, paper_digits=1),
             Column("time_wall_s", "wall s", digits=2, paper_digits=1),
             Column("steps", "steps", digits=0),
         ],
-        caption=f"{PAPER}, {place}: {what}.",
-        notes=[f"Ours: {data.place()}.", SPREAD, SECONDS, *notes],
+        caption=f"{PAPER}, {place}: MASC with LoRA and with all parameters trained.",
+        notes=[f"Ours: {data.place()}.", SPREAD, SECONDS, *findings.lone_seed(data, benchmarks), *notes],
     )
 
 
-def _changes(data: PaperData, benchmark: str, scores: list[Score], recipes: tuple[str, ...]) -> list[str]:
-    """Paired differences of the other recipes against MASC, score by score."""
-    sentences = []
-    for recipe in data.ran(benchmark, recipes[1:]):
-        parts = []
-        for score in scores:
-            a, b = data.values(benchmark, recipe, score.metric), data.values(benchmark, recipes[0], score.metric)
-            sign = 1 if score.top is None else -1
-            found = findings.difference({s: sign * v for s, v in a.items()}, {s: sign * v for s, v in b.items()})
-            parts.append(f"{score.label} {findings.interval(found)}")
-        sentences.append(f"{recipe_name(recipe)} minus {recipe_name(recipes[0])} ({benchmark}): {'; '.join(parts)}.")
+def _changes(
+    data: PaperData, place: str, benchmark: str, scores: Sequence[Score], printed_as: Mapping[str, str]
+) -> list[str]:
+    """Each other recipe minus MASC, score by score and in time, and whether the paper's difference has that sign."""
+    sentences, clock = [], data.summary.time_kind()
+    for recipe in data.ran(benchmark, [r for r in printed_as if r != "masc"]):
+        measured = {
+            s.label: [{k: s.of(v) for k, v in data.values(benchmark, r, s.metric).items()} for r in (recipe, "masc")]
+            for s in scores
+        }
+        measured["Time"] = [data.run_values(benchmark, r, clock) for r in (recipe, "masc")]
+        decided: list[str] = []
+        open_: list[str] = []
+        for label, sides in measured.items():
+            found = findings.difference(*sides)
+            if found is None:
+                continue
+            own = findings.verdict(*sides)
+            text = f"{label}{' in s' if label == 'Time' else ''} {findings.interval(found)}"
+            theirs = [printed_number(data, place, label, benchmark, printed_as[r]) for r in (recipe, "masc")]
+            if theirs[0] and theirs[1]:
+                change = theirs[0].value - theirs[1].value
+                text += f" (paper {change:+.{1 if label == 'Time' else 3}f}"
+                same = "the same" if (change > 0) == (found.mean > 0) else "the opposite"
+                text += ")" if own == "undecided" or change == 0 else f", {same} sign)"
+            (open_ if own == "undecided" else decided).append(text)
+        pair = f"{recipe_name(recipe)} minus MASC ({benchmark})"
+        sentences.append(
+            f"{pair}, beyond the spread over seeds: {'; '.join(decided) or 'nothing'}. Not told apart: "
+            f"{'; '.join(open_) or 'nothing'}."
+        )
     return sentences
 
 
@@ -100,26 +108,23 @@ def table5(data: PaperData) -> Table:
     """How many alternatives the margin is taken over (MASC Table 5)."""
     place, blocks, notes = "Table 5", [], []
     labels: dict[str, Score] = {}
-    for benchmark in data.roles.headline.values():
-        suite = data.suite(benchmark)
-        scores = [*suite.forget, *suite.utility, *(s for s in suite.probes if data.values(benchmark, "masc", s.metric))]
+    printed_as = {r: f"MASC k={k}" for r, k in ALTERNATIVES.items()}
+    benchmarks = tuple(data.roles.headline.values())
+    for benchmark in benchmarks:
+        scores = shown_scores(data, benchmark)
         labels |= {s.name: s for s in scores}
         frame = score_frame(data, benchmark, scores, tuple(ALTERNATIVES))
         start = data.values(benchmark, "target", GOLD_LOGIT)
         falls = {r: _falls(data.values(benchmark, r, GOLD_LOGIT), start) for r in frame["recipe"]}
-        frame["k"] = [ALTERNATIVES[r] for r in frame["recipe"]]
+        frame["k"] = frame["recipe"].map(ALTERNATIVES)
         frame["delta_zy_mean"] = [pd.Series(falls[r], dtype=float).mean() for r in frame["recipe"]]
         frame["delta_zy_std"] = [pd.Series(falls[r], dtype=float).std(ddof=1) for r in frame["recipe"]]
         for name, label in [("delta_zy", "delta_zy"), ("steps", "stop_step"), *((s.name, s.label) for s in scores)]:
-            printed = [
-                printed_number(data, place, label, benchmark, f"MASC k={ALTERNATIVES[r]}") for r in frame["recipe"]
-            ]
+            printed = [printed_number(data, place, label, benchmark, printed_as[r]) for r in frame["recipe"]]
             frame = beside_paper(frame, name, printed)
         blocks.append(ordered(frame, ["recipe", "benchmark", "k"], ["delta_zy", "steps", *(s.name for s in scores)]))
-        notes += _changes(data, benchmark, scores, tuple(ALTERNATIVES))
-        if len(present := [r for r in ALTERNATIVES if falls.get(r)]) > 1:
-            pairs = ", ".join(f"k {ALTERNATIVES[r]}: {findings.spread(falls[r], 2)}" for r in present)
-            notes.append(f"Change of the gold logit ({benchmark}): {pairs}. The paper's fall shrinks with k.")
+        notes += _gold_logit(data, benchmark, place, falls)
+        notes += _changes(data, place, benchmark, scores, printed_as)
     return Table(
         frame=stacked(blocks),
         keys={"recipe": "Method", "benchmark": "Benchmark", "k": "k"},
@@ -130,9 +135,11 @@ def table5(data: PaperData) -> Table:
         ],
         caption=f"{PAPER}, {place}: alternatives in the margin.",
         notes=[
-            f"Ours: {data.place()}. Δ gold logit: mean raw logit of the forget answers' tokens, after minus before. "
-            "Raw logits are defined up to a constant a position, so only rows of one model compare.",
+            f"Ours: {data.place()}. Δ gold logit: mean raw logit of the forget answers' tokens, after minus before "
+            "(the first target seed, where every run starts). Raw logits are defined up to a constant a position, so "
+            "only rows of one model compare.",
             SPREAD,
+            *findings.lone_seed(data, benchmarks),
             *notes,
         ],
     )
@@ -140,6 +147,28 @@ def table5(data: PaperData) -> Table:
 
 def _falls(after: Mapping[int, float], start: Mapping[int, float]) -> dict[int, float]:
     return {seed: value - start[min(start)] for seed, value in after.items()} if start else {}
+
+
+def _gold_logit(data: PaperData, benchmark: str, place: str, falls: Mapping[str, Mapping[int, float]]) -> list[str]:
+    """Does the gold logit change less with more alternatives, as the paper prints?"""
+    present = [r for r in ALTERNATIVES if falls.get(r)]
+    if len(present) < 2 or present[0] != "masc":
+        return []
+    parts = [f"k {ALTERNATIVES['masc']} {findings.spread(falls['masc'], 2)}"]
+    words: dict[str, list[str]] = {"lower": [], "higher": [], "undecided": []}
+    for recipe in present[1:]:
+        size = [{s: abs(v) for s, v in falls[r].items()} for r in (recipe, "masc")]
+        words[findings.verdict(*size)].append(f"k {ALTERNATIVES[recipe]}")
+        parts.append(f"k {ALTERNATIVES[recipe]} {findings.spread(falls[recipe], 2)}")
+    text = (
+        f"Change of the gold logit ({benchmark}): {', '.join(parts)}; beyond the spread over seeds smaller in size "
+        f"than with k {ALTERNATIVES['masc']}: {findings.listed(words['lower'])}; larger: "
+        f"{findings.listed(words['higher'])}; not told apart: {findings.listed(words['undecided'])}."
+    )
+    printed = [printed_number(data, place, "delta_zy", benchmark, f"MASC k={ALTERNATIVES[r]}") for r in present]
+    if all(printed):
+        text += f" The paper prints {', '.join(f'{p.value:.2f}' for p in printed if p)}."
+    return [text]
 
 
 def table8(data: PaperData) -> Table:
@@ -159,12 +188,7 @@ def table8(data: PaperData) -> Table:
                 for name in SETTINGS
             }
             rows.append({"recipe": "masc", "benchmark": benchmark, **own, **printed})
-            notes.append(
-                f"{benchmark}: batch {spec['batch']['effective']} forget and {spec['batch']['effective']} retain rows, "
-                f"weight decay {spec['optimizer']['weight_decay']}, alternatives of the "
-                f"{spec['forget']['alternatives']} model, a probe of {spec['stop']['trigger']} then "
-                f"{spec['stop']['confirm']} rows every {spec['stop']['every']} steps, at most {spec['epochs']} epochs."
-            )
+            notes += [_other_settings(benchmark, spec), *_unlike_printed(benchmark, own, printed)]
     ours = {PRINTED.get(row["benchmark"]) for row in rows}
     for name in dict.fromkeys(
         row["benchmark"] for row in data.reported.rows_of("Table 8") if row["benchmark"] not in ours
@@ -181,12 +205,7 @@ def table8(data: PaperData) -> Table:
             column
             for name, (heading, _) in SETTINGS.items()
             for column in (
-                Column(
-                    name,
-                    heading,
-                    digits=5 if name == "learning_rate" else 3,
-                    paper_digits=5 if name == "learning_rate" else 3,
-                ),
+                Column(name, heading, digits=DIGITS.get(name, 3), paper_digits=DIGITS.get(name, 3)),
                 *((Column("alpha_used", "α used"),) if name == "stop_alpha" else ()),
             )
         ],
@@ -197,6 +216,31 @@ def table8(data: PaperData) -> Table:
             *notes,
         ],
     )
+
+
+def _other_settings(benchmark: str, spec: Mapping[str, Any]) -> str:
+    """What else decides a run, most of it not in the paper."""
+    forget, stop, retain = spec["forget"], spec["stop"], spec.get("retain") or {}
+    rows = spec["batch"]["effective"]
+    keeps = f"retain loss {retain['loss']} with weight {retain['weight']:g}" if retain else "no retain loss"
+    return (
+        f"{benchmark}: τ = log(ρ / (1 - ρ)) = {math.log(forget['rho'] / (1 - forget['rho'])):.4f}, {keeps}, batch "
+        f"{rows} forget and {rows} retain rows, weight decay {spec['optimizer']['weight_decay']:g}, alternatives of "
+        f"the {forget['alternatives']} model, a probe of {stop['trigger']} then {stop['confirm']} rows every "
+        f"{stop['every']} steps, budget {spec['epochs']} epochs."
+    )
+
+
+def _unlike_printed(benchmark: str, own: Mapping[str, Any], printed: Mapping[str, Any]) -> list[str]:
+    if all(map(pd.isna, printed.values())):
+        return []
+    unlike = []
+    for name, (heading, _) in SETTINGS.items():
+        ours, theirs = own[name], printed[f"{name}_paper"]
+        if not pd.isna(theirs) and ours != theirs:
+            ours = "absent" if pd.isna(ours) else ours if isinstance(ours, str) else f"{ours:g}"
+            unlike.append(f"{heading} {ours} (paper {theirs:g})")
+    return [f"{benchmark}: other than the paper's: {findings.listed(unlike)}."]
 
 
 def _setting(spec: Mapping[str, Any], path: tuple[str, str]) -> Any:

@@ -12,7 +12,6 @@ from lethe.paper.tables import Column, Table, beside_paper
 PAPER = "MASC (arXiv 2606.02920)"
 PRINTED = {"tofu-forget10": "TOFU"}  # benchmarks by their names in the paper
 SCORES_IN = "Table 1"  # where the paper prints the scores of Figures 1 and 5
-QUANTISED = ("bnb-fp4", "rtn4")
 TIMES = ("time_cpu_s", "time_wall_s")
 QUESTIONS = 4  # that Table 11 shows of a benchmark
 
@@ -26,11 +25,6 @@ SECONDS = (
     "CPU s and wall s: optimiser steps, probes and reference quantities of the start model, timed inside the stage, "
     "without loading, saving and evaluation; the first step, which initialises, counts as an average one. Base and "
     "Retrain are not unlearned, hence untimed. The paper's are wall-clock seconds on one H100."
-)
-CHANGE = (
-    "Δ: score minus that of the same seed at full precision (none), averaged over seeds. Lower scores mean more "
-    "forgotten, except Truth Ratio, where higher does. Read every row beside Base and Retrain under the same weights: "
-    "what these lose is damage done by quantisation. MCQ: share of probes in which the true value beats the others."
 )
 
 
@@ -48,10 +42,7 @@ def score_table(data: PaperData, suite: str, place: str) -> Table:
         frame=stacked(_score_block(data, benchmark, shown[benchmark], place) for benchmark in benchmarks),
         keys={"recipe": "Method", "benchmark": "Benchmark", "model": "Model"},
         columns=[
-            *(
-                Column(s.name, s.label, also=(("_distance_to_retrain", "to retrain"),) if s.overshoots else ())
-                for s in dict.fromkeys(s for scores in shown.values() for s in scores)
-            ),
+            *score_columns(dict.fromkeys(s for scores in shown.values() for s in scores)),
             Column("time_cpu_s", "CPU s", digits=2, paper_digits=1),
             Column("time_wall_s", "wall s", digits=2, paper_digits=1),
             Column("steps", "steps", digits=0),
@@ -63,22 +54,20 @@ def score_table(data: PaperData, suite: str, place: str) -> Table:
             DISTANCE,
             SECONDS,
             *(gap for benchmark in benchmarks for gap in data.gaps(benchmark, shown[benchmark], recipes=HEADLINE)),
-            *(
-                text
-                for benchmark in benchmarks
-                for text in _headline_findings(data, benchmark, shown[benchmark], place)
-            ),
+            *(text for benchmark in benchmarks for text in _headline_findings(data, benchmark, place)),
         ],
     )
 
 
-def _headline_findings(data: PaperData, benchmark: str, scores: Sequence[Score], place: str) -> list[str]:
+def _headline_findings(data: PaperData, benchmark: str, place: str) -> list[str]:
     baselines = [r for r in HEADLINE if r not in REFERENCES and not r.startswith("masc")]
+    printed_as = PRINTED.get(benchmark, "")
     return [
-        *findings.faster(data, benchmark, baselines, place, PRINTED.get(benchmark, "")),
-        *findings.closeness(data, benchmark, scores, HEADLINE),
-        *findings.utility(data, benchmark, data.suite(benchmark).utility[0], baselines),
+        *findings.faster(data, benchmark, baselines, place, printed_as),
+        *findings.closeness(data, benchmark, forgetting(data, benchmark), HEADLINE),
+        *findings.utility(data, benchmark, data.suite(benchmark).utility[0], baselines, place, printed_as),
         *findings.stop_position(data, benchmark),
+        *findings.amount(data, benchmark, baselines),
         *findings.probes(data, benchmark, HEADLINE),
     ]
 
@@ -99,19 +88,21 @@ def score_frame(
         found = {r: data.run_values(benchmark, r, column) if r not in REFERENCES else {} for r in set(wide["recipe"])}
         wide[column] = [found[r].get(s, math.nan) for r, s in zip(wide["recipe"], wide["seed"], strict=True)]
     frame = summarise(wide).drop(columns="attack")
-    frame = _with_distances(data, benchmark, frame, per_seed, scores)
+    frame = with_distances(data, benchmark, frame, per_seed, scores)
     if against is not None:
         frame = _with_changes(frame, wide, [*(s.name for s in scores), *TIMES, *run_columns], against)
     return frame.assign(benchmark=benchmark, model=data.roles.main)
 
 
 def _with_changes(frame: pd.DataFrame, wide: pd.DataFrame, names: Sequence[str], against: str) -> pd.DataFrame:
-    """Add {name}_change with _lo and _hi: paired over seeds, 95 % Student interval, empty for `against` itself."""
+    """Add {name}_change with _lo and _hi: paired over seeds, 95 % Student interval. Empty for `against` itself and for
+    target and retrain, whose seeds are other trainings and pair with nothing."""
     by_seed = {r: rows.set_index("seed") for r, rows in wide.groupby("recipe")}
     for name in names:
         values = {r: rows[name].dropna().to_dict() for r, rows in by_seed.items()}
         changes = [
-            findings.difference(values[r], values.get(against, {})) if r != against else None for r in frame["recipe"]
+            None if r in (against, *REFERENCES) else findings.difference(values[r], values.get(against, {}))
+            for r in frame["recipe"]
         ]
         frame[f"{name}_change"] = [c.mean if c else math.nan for c in changes]
         frame[f"{name}_change_lo"] = [c.lo if c and c.lo is not None else math.nan for c in changes]
@@ -125,85 +116,6 @@ def _score_block(data: PaperData, benchmark: str, scores: Sequence[Score], place
         printed = [printed_number(data, place, label, benchmark, recipe_name(r)) for r in frame["recipe"]]
         frame = beside_paper(frame, name, printed)
     return ordered(frame, ["recipe", "benchmark", "model"], [*(s.name for s in scores), *TIMES, "steps"])
-
-
-def table3_tofu(data: PaperData) -> Table:
-    """Forget scores at full precision, under 4-bit quantisation, and their change (MASC Table 3, read on TOFU)."""
-    return quantised_table(data, suite="tofu", place="Table 3")
-
-
-def quantised_table(data: PaperData, suite: str, place: str) -> Table:
-    """What quantisation brings back: a row a recipe and attack, with the change against none, paired by seed."""
-    benchmarks = data.roles.benchmarks.get(suite, ())
-    frame = stacked(_printed_beside(data, quantised_block(data, b), b, place) for b in benchmarks)
-    scores = dict.fromkeys(s for benchmark in benchmarks for s in data.suite(benchmark).retained)
-    return Table(
-        frame=frame,
-        keys={"recipe": "Method", "benchmark": "Benchmark", "model": "Model", "attack": "Weights"},
-        columns=[Column(s.name, s.label, also=(("_delta", "Δ"),)) for s in scores if has_any(frame, f"{s.name}_mean")],
-        caption=f"{PAPER}, {place}, read on {', '.join(benchmarks)}: what is left of the forget set at full precision "
-        "and after 4-bit quantisation.",
-        notes=[
-            f"Ours: {data.place()}.",
-            SPREAD,
-            CHANGE,
-            *(gap for b in benchmarks for gap in data.gaps(b, data.suite(b).retained, ("none", *QUANTISED), HEADLINE)),
-            *(text for b in benchmarks for text in restored(data, b, HEADLINE, QUANTISED)),
-        ],
-        blocks="recipe",
-    )
-
-
-def restored(data: PaperData, benchmark: str, recipes: Sequence[str], attacks: Sequence[str]) -> list[str]:
-    """Which methods' forgetting a quantiser undoes: recall higher than before it, beyond the spread over seeds."""
-    metric = next((s.metric for s in data.suite(benchmark).retained if "value_recall" in s.metric), "")
-    if not metric or not data.values(benchmark, "masc", metric):
-        metric = data.suite(benchmark).retained[0].metric
-    label = {s.metric: s.label for s in data.suite(benchmark).retained}[metric]
-    sentences = []
-    for attack in attacks:
-        changes = {}
-        for recipe in (r for r in recipes if r not in REFERENCES and not r.startswith("untouched")):
-            after, before = data.values(benchmark, recipe, metric, attack), data.values(benchmark, recipe, metric)
-            if found := findings.difference(after, before):
-                changes[recipe_name(recipe)] = (findings.verdict(after, before), found)
-        up = [f"{name} ({c.mean:+.2f})" for name, (v, c) in changes.items() if v == "higher"]
-        largest = max((c.mean for _, c in changes.values()), default=math.nan)
-        if changes:
-            sentences.append(
-                f"{attack} ({benchmark}): {label} rises beyond the spread over seeds for {findings.listed(up)}; the "
-                f"largest mean change of {len(changes)} methods is {largest:+.3f}."
-            )
-    return sentences
-
-
-def quantised_block(
-    data: PaperData, benchmark: str, recipes: Sequence[str] = HEADLINE, attacks: Sequence[str] = QUANTISED
-) -> pd.DataFrame:
-    """A row a recipe and attack: scores that an attack may bring back, and their change against none, by seed."""
-    scores = data.suite(benchmark).retained
-    names = [s.name for s in scores]
-    per_seed = data.per_seed(benchmark, scores, ("none", *attacks), recipes)
-    runs = pd.MultiIndex.from_frame(per_seed[["recipe", "seed"]])
-    attacked = per_seed["attack"] != "none"
-    full = per_seed[~attacked].set_index(["recipe", "seed"])[names].reindex(runs).set_axis(per_seed.index)
-    change = (per_seed[names] - full).where(attacked).add_suffix("_delta")
-    frame = summarise(pd.concat([per_seed, change], axis=1))
-    frame = _with_distances(data, benchmark, frame, per_seed, scores)
-    frame = frame.assign(benchmark=benchmark, model=data.roles.main)
-    return ordered(frame, ["recipe", "benchmark", "model", "attack"], names)
-
-
-def _printed_beside(data: PaperData, frame: pd.DataFrame, benchmark: str, place: str) -> pd.DataFrame:
-    scores = data.suite(benchmark).retained
-    for score in scores:
-        printed = [
-            printed_number(data, place, score.label, benchmark, f"{recipe_name(r.recipe)} (4-bit)")
-            if r.attack == "bnb-fp4" else None
-            for r in frame.itertuples()
-        ]  # fmt: skip
-        frame = beside_paper(frame, score.name, printed)
-    return ordered(frame, ["recipe", "benchmark", "model", "attack"], [s.name for s in scores])
 
 
 def table6(data: PaperData) -> Table:
@@ -222,10 +134,7 @@ def table6(data: PaperData) -> Table:
     return Table(
         frame=stacked(blocks),
         keys={"recipe": "Method", "benchmark": "Benchmark", "model": "Model"},
-        columns=[
-            Column(s.name, s.label, also=(("_distance_to_retrain", "to retrain"),) if s.overshoots else ())
-            for s in dict.fromkeys(s for scores in kept.values() for s in scores)
-        ],
+        columns=score_columns(dict.fromkeys(s for scores in kept.values() for s in scores)),
         caption=f"{PAPER}, {place}: forget quality, utility and multiple choice on {', '.join(benchmarks)}.",
         notes=[
             f"Ours: {data.place()}. FQ: p of a two-sample Kolmogorov-Smirnov test of truth ratios against the "
@@ -233,18 +142,32 @@ def table6(data: PaperData) -> Table:
             f"beats the others offered{'; ' + ', '.join(sorted(chance)) if chance else ''}.",
             SPREAD,
             *(gap for b in benchmarks for gap in data.gaps(b, kept[b], recipes=HEADLINE)),
-            *(text for b in benchmarks for text in _indistinguishable(data, b)),
+            *findings.lone_seed(data, benchmarks),
+            *(text for b in benchmarks for text in _forget_quality(data, b, place)),
             *(text for b in benchmarks for text in findings.probes(data, b, HEADLINE)),
         ],
     )
 
 
-def _indistinguishable(data: PaperData, benchmark: str) -> list[str]:
-    """Which methods pass the KS test of forget quality at 5 %."""
-    found = {r: data.values(benchmark, r, "forget_quality.p") for r in data.ran(benchmark, HEADLINE)}
-    found = {recipe_name(r): v for r, v in found.items() if v and r not in REFERENCES}
-    passed = [f"{name} ({findings.spread(v, 3)})" for name, v in found.items() if min(v.values()) > 0.05]
-    return [f"FQ above .05 in every seed ({benchmark}): {findings.listed(passed)}."] if found else []
+def _forget_quality(data: PaperData, benchmark: str, place: str) -> list[str]:
+    """Who passes the KS test of forget quality at 5 %, and whether MASC comes closest to passing, as in the paper."""
+    methods = [r for r in HEADLINE if r not in REFERENCES]
+    found = {r: v for r in data.ran(benchmark, methods) if (v := data.values(benchmark, r, "forget_quality.p"))}
+    if not found:
+        return []
+    passed = [f"{recipe_name(r)} ({findings.spread(v, 3)})" for r, v in found.items() if min(v.values()) > 0.05]
+    sentences = [f"FQ above .05 in every seed ({benchmark}): {findings.listed(passed)}."]
+    logs = {r: v for r in found if (v := data.values(benchmark, r, "forget_quality.log10p"))}
+    if "masc" in logs and len(logs) > 1:
+        others = {recipe_name(r): v for r, v in logs.items() if r != "masc"}
+        words = findings.ordering(logs["masc"], others)
+        text = f"log10 FQ ({benchmark}): MASC has {findings.spread(logs['masc'], 1)}, {words}."
+        printed = {r: p.value for r in methods if (p := printed_number(data, place, "FQ", benchmark, recipe_name(r)))}
+        if "masc" in printed and len(printed) > 1:
+            rank = sorted(printed.values(), reverse=True).index(printed["masc"]) + 1
+            text += f" In the paper its FQ, {printed['masc']:.1e}, is number {rank} of {len(printed)} from the top."
+        sentences.append(text)
+    return sentences
 
 
 def _chance_levels(data: PaperData, benchmark: str) -> set[str]:
@@ -257,7 +180,7 @@ def table11(data: PaperData) -> Table:
     shown, rows = ("target", "retrain", "simnpo", "masc"), []
     for benchmark in data.roles.headline.values():
         answers: dict[tuple[int, str], dict[str, str]] = {}
-        for sample in data.summary.samples():
+        for sample in sorted(data.summary.samples(), key=lambda sample: sample.get("seed", 0)):
             here = sample.get("benchmark") == benchmark and sample.get("model") == data.roles.main
             if here and sample["attack"] == "none" and sample["recipe"] in shown:
                 kept = answers.setdefault((sample["index"], sample["question"]), {"gold": sample["answer"]})
@@ -282,6 +205,28 @@ def table11(data: PaperData) -> Table:
     )
 
 
+def score_columns(scores: Iterable[Score], change: str | None = None) -> list[Column]:
+    """Scores with the distance to Retrain and, with `change`, the paired change under that heading."""
+    return [
+        Column(
+            s.name,
+            s.label,
+            also=(
+                *((("_distance_to_retrain", "to retrain"),) if s.overshoots else ()),
+                *((("_change", change),) if change else ()),
+            ),
+            tiny=s.metric.endswith(".p"),
+        )
+        for s in scores
+    ]
+
+
+def forgetting(data: PaperData, benchmark: str) -> list[Score]:
+    """The scores whose distances to Retrain are averaged: the paper's, and value recall where the data have values."""
+    probes = [s for s in shown_scores(data, benchmark) if s.metric == "forget.value_recall"]
+    return [*data.suite(benchmark).forget, *probes]
+
+
 def shown_scores(data: PaperData, benchmark: str) -> list[Score]:
     """The scores the paper has, and those probes that this summary has values for."""
     suite = data.suite(benchmark)
@@ -299,7 +244,7 @@ def printed_number(
     return data.reported.find(place, metric, benchmark=PRINTED.get(benchmark, ""), method=method, **where)
 
 
-def _with_distances(
+def with_distances(
     data: PaperData, benchmark: str, frame: pd.DataFrame, per_seed: pd.DataFrame, scores: Sequence[Score]
 ) -> pd.DataFrame:
     """Add {score}_distance_to_retrain, the mean over seeds of |score - reference|; empty for the reference itself."""

@@ -23,7 +23,8 @@ class Column:
 
     It prints `{name}_mean ± {name}_std`, or `{name}` with `[{name}_lo, {name}_hi]` where there are such columns, in
     `digits` decimals, a text as it is; `also` adds columns beside it, each (suffix, heading), printed likewise. The
-    paper's `{name}_paper` and `{name}_paper_std` make a row of their own below, in `paper_digits` decimals.
+    paper's `{name}_paper` and `{name}_paper_std` make a row of their own below, in `paper_digits` decimals. Where
+    `tiny`, numbers that these decimals would round to zero, such as p-values, print as powers of ten.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Column:
     digits: int = 3
     paper_digits: int = 3
     also: tuple[tuple[str, str], ...] = ()
+    tiny: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,61 +105,79 @@ def cells(table: Table) -> tuple[list[str], list[list[str]], list[int]]:
 
 
 def _ours(record: Mapping[str, Any], column: Column) -> list[str]:
-    return [_quantity(record, column.name + suffix, column.digits) for suffix in ("", *(s for s, _ in column.also))]
+    suffixes = ("", *(suffix for suffix, _ in column.also))
+    return [_quantity(record, column.name + suffix, column.digits, column.tiny) for suffix in suffixes]
 
 
 def _paper(record: Mapping[str, Any], column: Column) -> list[str]:
     value, std = record.get(f"{column.name}_paper"), record.get(f"{column.name}_paper_std")
     mark = record.get(f"{column.name}_paper_mark") or ""
-    text = _spread(value, std, column.paper_digits)
+    text = _spread(value, std, column.paper_digits, column.tiny)
     return [f"{text}{mark}" if text else "", *("" for _ in column.also)]
 
 
-def _quantity(record: Mapping[str, Any], name: str, digits: int) -> str:
+def _quantity(record: Mapping[str, Any], name: str, digits: int, tiny: bool) -> str:
     if f"{name}_lo" in record:
-        interval = [_number(record[f"{name}_{end}"], digits) for end in ("lo", "hi")]
-        value = _number(record[name], digits)
+        interval = [_number(record[f"{name}_{end}"], digits, tiny) for end in ("lo", "hi")]
+        value = _number(record[name], digits, tiny)
         return f"{value} [{', '.join(interval)}]" if value and all(interval) else value
-    return _spread(record.get(f"{name}_mean", record.get(name)), record.get(f"{name}_std"), digits)
+    return _spread(record.get(f"{name}_mean", record.get(name)), record.get(f"{name}_std"), digits, tiny)
 
 
-def _spread(value: Any, std: Any, digits: int) -> str:
-    value, std = _number(value, digits), _number(std, digits)
+def _spread(value: Any, std: Any, digits: int, tiny: bool) -> str:
+    value, std = _number(value, digits, tiny), _number(std, digits, tiny)
     return f"{value} ± {std}" if value and std else value
 
 
-def _number(value: Any, digits: int) -> str:
+def _number(value: Any, digits: int, tiny: bool = False) -> str:
     if value is None or pd.isna(value):
         return ""
     if isinstance(value, str):
         return " ".join(value.split())
     text = f"{value:.{digits}f}"
-    return text.removeprefix("-") if float(text) == 0 else text
+    if float(text) != 0:
+        return text
+    return f"{value:.1e}" if tiny and value != 0 else text.removeprefix("-")
 
 
 def _key(value: Any, labels: Mapping[str, str]) -> str:
     return "" if pd.isna(value) else labels.get(value, value) if isinstance(value, str) else f"{value:,.0f}"
 
 
+LONG = 40  # characters of a text beyond which LaTeX breaks it into lines
+
+
+def _alignment(table: Table, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A letter a printed column: l for keys and texts, p for texts with a long one among them, r for numbers."""
+    n_keys = len(headings) - sum(1 + len(c.also) for c in table.columns) - ("n_seeds" in table.frame)
+    letters = ["l"] * n_keys
+    for column in table.columns:
+        texts = column.name in table.frame and table.frame[column.name].map(lambda v: isinstance(v, str)).any()
+        letters += ["l" if texts else "r", *("r" for _ in column.also)]
+    letters += ["r"] * (len(headings) - len(letters))
+    longest = [max((len(row[i]) for row in rows), default=0) for i in range(len(headings))]
+    return ["p" if a == "l" and n > LONG else a for a, n in zip(letters, longest, strict=True)]
+
+
 def markdown(table: Table) -> str:
     headings, rows, _ = cells(table)
-    n_keys = len(headings) - sum(1 + len(c.also) for c in table.columns) - ("n_seeds" in table.frame)
+    rules = ["---:" if letter == "r" else "---" for letter in _alignment(table, headings, rows)]
     lines = [table.caption, ""]
-    lines += ["| " + " | ".join(_md(text) for text in row) + " |" for row in [headings]]
-    lines += ["|" + "|".join("---" if i < n_keys else "---:" for i in range(len(headings))) + "|"]
+    lines += ["| " + " | ".join(_md(text) for text in headings) + " |", "|" + "|".join(rules) + "|"]
     lines += ["| " + " | ".join(_md(text) for text in row) + " |" for row in rows]
     lines += ["", *(f"- {note}" for note in table.notes)]
     return "\n".join(lines) + "\n"
 
 
 def _md(text: str) -> str:
-    return text.replace("|", "\\|")
+    """Text that Markdown prints as it is, whatever a model generated."""
+    return re.sub(r"([\\|<*_`])", r"\\\1", text)
 
 
 def latex(table: Table, label: str) -> str:
-    """A booktabs table, shrunk to the line if it is wider. Needs \\usepackage{booktabs,graphicx}."""
+    """A booktabs table, shrunk to the line if it is wider, its notes below. Needs booktabs and graphicx."""
     headings, rows, breaks = cells(table)
-    n_keys = len(headings) - sum(1 + len(c.also) for c in table.columns) - ("n_seeds" in table.frame)
+    letters = {"p": r"p{0.3\linewidth}", "l": "l", "r": "r"}
     body = []
     for i, row in enumerate(rows):
         body += ["\\midrule"] if i in breaks else []
@@ -166,17 +186,18 @@ def latex(table: Table, label: str) -> str:
         "% needs \\usepackage{booktabs,graphicx}",
         "\\begin{table}[t]",
         "\\centering",
-        f"\\caption{{{tex(' '.join([table.caption, *table.notes]))}}}",
+        f"\\caption{{{tex(table.caption)}}}",
         f"\\label{{tab:{label}}}",
         "\\small",
         "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%",
-        f"\\begin{{tabular}}{{{'l' * n_keys}{'r' * (len(headings) - n_keys)}}}",
+        f"\\begin{{tabular}}{{{''.join(letters[letter] for letter in _alignment(table, headings, rows))}}}",
         "\\toprule",
         " & ".join(tex(text) for text in headings) + " \\\\",
         "\\midrule",
         *body,
         "\\bottomrule",
         "\\end{tabular}}",
+        *(f"\\par\\smallskip\\parbox{{\\linewidth}}{{\\footnotesize {tex(note)}}}" for note in table.notes),
         "\\end{table}",
     ]) + "\n"  # fmt: skip
 
@@ -185,7 +206,7 @@ _TEX = str.maketrans({
     "\\": r"\textbackslash{}", "%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": "$<$", ">": "$>$", "|": "$|$", "±": r"$\pm$",
     "×": r"$\times$", "†": r"$\dagger$", "Δ": r"$\Delta$", "α": r"$\alpha$", "β": r"$\beta$", "η": r"$\eta$",
-    "λ": r"$\lambda$", "ρ": r"$\rho$", "²": "$^2$", "–": "--",
+    "λ": r"$\lambda$", "ρ": r"$\rho$", "τ": r"$\tau$", "²": "$^2$", "–": "--",
 })  # fmt: skip
 
 
