@@ -28,7 +28,8 @@ NATIVE = (
     "start is constructed. It shows what the same quantiser does to updates smaller than half a rounding step where "
     "every weight lies at the centre of its cell, and by rtn4 what another one does. rtn4 has NF4's blocks of 64 "
     "weights and their scale, so all of NF4's values lie at fixed places in its cells, .06 to .5 of a step from an "
-    "edge: smaller updates are wiped out there too. It is no evidence for bf16 language models: their weights lie anywhere in their cells, and rounding then keeps a "
+    "edge: smaller updates are wiped out there too. It is no evidence for bf16 language models: their weights lie "
+    "anywhere in their cells, and rounding then keeps a "
     "small update on average. The rows that start from the target as it is are that case, at this size; the paper "
     "quantises released bf16 models on MUSE."
 )
