@@ -28,13 +28,13 @@ def test_a_wrong_option(project, option, line):
 @pytest.mark.parametrize(
     ("file", "old", "new", "line"),
     [
-        ("studies/masc.yaml", "npo-klr,", "npo-krl,", "lethe: config/recipes.yaml: no recipe 'npo-krl' (has: "),
+        ("studies/masc.yaml", "masc-base", "masc-bass", "lethe: config/recipes.yaml: no recipe 'masc-bass' (has: "),
         ("studies/masc.yaml", "[none, bnb-fp4, rtn4]", "[none, rtn5]", "lethe: attack: expected one of "),
         (
             "recipes.yaml",
-            "alpha: 0.475",
-            "alfa: 0.475",
-            "lethe: config/recipes.yaml: recipes.masc stop.violation_rate.alfa: unknown key",
+            "eta: 0.25,",
+            "eta: 0.25, etta: 1,",
+            "lethe: config/recipes.yaml: recipes.masc forget.margin_hinge.etta: unknown key",
         ),
         (
             "scales/mini.yaml",

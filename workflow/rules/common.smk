@@ -211,11 +211,11 @@ def digest(*parts):
 
 DATA_CODE = ("data/prepare.py", "data/tofu.py", "data/world.py", "data/vocabulary.py", "models/tiny.py")
 FETCHING_CODE = ("models/base.py", "models/load.py")
-TRAINING_CODE = ("unlearn", "optim", "data/rows.py", "data/text.py", "models/load.py", "models/quantise.py")
+ATTACKING_CODE = ("models/quantise.py", "models/codebooks.py")
+TRAINING_CODE = ("unlearn", "optim", "data/rows.py", "data/text.py", "models/load.py", *ATTACKING_CODE)
 WATCHING_CODE = (*TRAINING_CODE, "metrics/scores.py", "metrics/generation.py", "metrics/rouge.py")
 PRETRAINING_CODE = (*TRAINING_CODE, "models/base.py", "models/tiny.py")
 SCORING_CODE = ("metrics", "unlearn/losses.py", "unlearn/margin.py", "data/rows.py", "data/text.py", "models/load.py")
-ATTACKING_CODE = ("models/quantise.py", "models/codebooks.py")
 SUMMARY_CODE = ("analysis/summarise.py", "analysis/summary.py")
 FIT_CODE = ("analysis/powerlaw.py", "analysis/summary.py")
 PAPER_CODE = ("paper", "analysis/pareto.py", "analysis/powerlaw.py", "analysis/summary.py", "metrics/stats.py")
