@@ -32,6 +32,12 @@ def test_the_lowest_wins_the_first_of_equals_and_never_one_that_diverged():
     assert tune.choose([None, None]) is None
 
 
+@pytest.mark.parametrize("value", [None, math.nan, math.inf])
+@pytest.mark.parametrize("name", [tune.FORGET[0], tune.UTILITY])
+def test_a_run_that_lacks_a_score_has_no_objective(name, value):
+    assert tune.objective(scores(0.5, 0.8) | {name: value}, ANCHOR, ANCHOR) is None
+
+
 @pytest.mark.parametrize("counts", [(8, 7), (9, 9)])
 def test_every_method_has_the_same_number_of_trials_and_at_most_eight(tmp_path, counts):
     file = tmp_path / "tuning.yaml"
@@ -46,6 +52,13 @@ def test_the_world_of_the_trials_is_one_that_no_other_scale_has(repo):
     assert worlds[tune.SCALE] not in {seed for name, seed in worlds.items() if name != tune.SCALE}
     sources = [corpus.source for corpus in scales[tune.SCALE].corpora.values()]
     assert [source.world.seed for source in sources] == [worlds[tune.SCALE]]
+
+
+def test_a_world_that_another_scale_has_is_refused(repo):
+    mini, tuning = config.load_scale("mini", repo), config.load_scale(tune.SCALE, repo)
+    tune.check_world(tuning, {"mini": mini})
+    with pytest.raises(LetheError, match=r"a world of its own, got seed 1 of scale mini"):
+        tune.check_world(mini.model_copy(update={"name": "other"}), {"mini": mini})
 
 
 @pytest.fixture(scope="module")
@@ -80,13 +93,19 @@ def test_mini_uses_what_was_chosen(repo, log):
             assert found == value, (row.recipe, key)
 
 
-def test_a_trial_that_diverges_is_logged_without_scores(monkeypatch, tmp_path):
-    """The stage itself, with training replaced: three trials, one of which breaks."""
+@pytest.fixture
+def three_trials(monkeypatch, tmp_path):
+    """A file with three trials of npo, and the scores of the target and the retrained model."""
     file = tmp_path / "tuning.yaml"
     file.write_text(yaml.safe_dump({"recipes": {"npo": [{"epochs": 1}, {"epochs": 2}, {"epochs": 3}]}}))
     evaluation = {"metrics": {name: {"value": value} for name, value in ANCHOR.items()}}
     monkeypatch.setattr(tune.paths, "evaluation", lambda *_: str(tmp_path / "eval.json"))
     (tmp_path / "eval.json").write_text(json.dumps(evaluation))
+    return file
+
+
+def test_a_trial_that_diverges_is_logged_without_scores(monkeypatch, tmp_path, three_trials):
+    """The stage itself, with training replaced: three trials, one of which breaks."""
     outcome = {1: {"reason": "not finite"}, 2: scores(0.6, 0.8) | {"steps": 5}, 3: scores(0.55, 0.8) | {"steps": 5}}
     ran = []
 
@@ -96,9 +115,40 @@ def test_a_trial_that_diverges_is_logged_without_scores(monkeypatch, tmp_path):
 
     monkeypatch.setattr(tune, "run_trial", run_trial)
     for _ in range(2):  # the second time everything is there
-        tune.tune(file, tmp_path / "log.csv", tmp_path / "work")
+        tune.tune(three_trials, tmp_path / "log.csv", tmp_path / "work")
     assert ran == [1, 2, 3]
     log = pd.read_csv(tmp_path / "log.csv")
     assert log["recipe"].tolist() == ["retrain", "target", "npo", "npo", "npo"]
     assert log["chosen"].tolist()[2:] == [False, False, True] and log["reason"].tolist()[2] == "not finite"
     assert log["J"].isna().tolist()[2:] == [True, False, False]
+
+
+def test_the_log_numbers_trials_as_the_file_does_and_leaves_out_other_settings(tmp_path, three_trials):
+    records = {0: {"epochs": 9}, 2: {"epochs": 3}}  # the first of an older file, the second not run yet
+    for i, settings in records.items():
+        (tmp_path / "work/npo").mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"work/npo/{i}.json").write_text(json.dumps({"settings": settings, **scores(0.6, 0.8)}))
+    tune.tune(three_trials, tmp_path / "log.csv", tmp_path / "work", only=[])
+    log = pd.read_csv(tmp_path / "log.csv").iloc[2:]
+    assert log[["trial", "settings", "chosen"]].to_numpy().tolist() == [[2, '{"epochs": 3}', True]]
+
+
+def test_a_recipe_without_trials_is_refused(tmp_path, three_trials):
+    with pytest.raises(LetheError, match=r"no trials of npoo \(has: npo\)"):
+        tune.tune(three_trials, tmp_path / "log.csv", tmp_path / "work", only=["npoo"])
+
+
+@pytest.mark.parametrize(
+    "message, diverged", [("loss is not finite at step 3", True), ("f.jsonl: no such file", False)]
+)
+def test_only_a_run_that_diverged_counts_as_a_trial(monkeypatch, repo, tmp_path, message, diverged):
+    def fail(*_):
+        raise LetheError(message)
+
+    monkeypatch.setattr("lethe.unlearn.run.train_single", fail)
+    run = (config.load_scale(tune.SCALE, repo), "tofu-forget10", "w128", "ga", {"epochs": 1}, tmp_path)
+    if diverged:
+        assert tune.run_trial(*run) == {"reason": message}
+    else:
+        with pytest.raises(LetheError, match=message):
+            tune.run_trial(*run)

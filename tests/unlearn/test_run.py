@@ -200,3 +200,13 @@ def test_a_system_prompt_changes_what_unlearning_sees(sources, tmp_path):
         train_single(recipe("graddiff", *settings), sources, 0, tmp_path / name, tmp_path / f"w{name}")
         shas.add(read_json(tmp_path / name / "run.json")["weights_sha256"])
     assert len(shas) == 2
+
+
+def test_a_recipe_with_an_order_of_its_own_is_another_run_though_it_stops_at_the_same_step(sources, tmp_path):
+    records = []
+    for name, settings in (("plain", ()), ("again", ()), ("own", ("own_order=true",))):
+        method = recipe("graddiff", "batch={rows: 1, accumulate: 1, effective: 1}", *settings)
+        train_single(method, sources, 0, tmp_path / name, tmp_path / f"w{name}")
+        records.append(read_json(tmp_path / name / "run.json"))
+    assert records[0]["steps"] == records[2]["steps"]
+    assert records[0]["weights_sha256"] == records[1]["weights_sha256"] != records[2]["weights_sha256"]

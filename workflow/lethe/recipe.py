@@ -200,7 +200,8 @@ class Recipe(Strict):
     A recipe of method `finetune` learns the rows of `data` with its retain loss. One of method `random` moves every
     weight matrix that the run of recipe `like` moved, by as much, in a random direction. `system` replaces the system
     prompt of the model's template, in unlearning alone. `shuffle_answers` gives every forget question the answer of
-    another one."""
+    another one. `own_order`: rows come in an order of the recipe's own, not of the seed alone; for a recipe that
+    differs from another in its stop only, and would else be the same run wherever both stop at one step."""
 
     name: str
     method: Literal["none", "finetune", "gradient", "random"]
@@ -211,6 +212,7 @@ class Recipe(Strict):
     like: str | None = None
     system: str | None = None
     shuffle_answers: bool = False
+    own_order: bool = False
     trained: Trained | None = None
     forget: Forget | None = None
     retain: Retain | None = None

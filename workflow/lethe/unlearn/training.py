@@ -192,12 +192,15 @@ def make_streams(
     def read(path: Path, shuffle: torch.Generator | None = None) -> list[Encoded]:
         return encode_rows(tokenizer, template, path, recipe.max_length, shuffle)
 
+    own = f" {recipe.name}" if recipe.own_order else ""
     streams = {}
     if recipe.method == "gradient":
         if sources.forget is None:
             raise LetheError(f"recipe {recipe.name}: needs forget rows (--forget), got none")
         shuffle = generator(seed, "answers") if recipe.shuffle_answers else None
-        streams["forget"] = Stream(read(sources.forget, shuffle), recipe.batch.effective, seed=seed, name="forget")
+        streams["forget"] = Stream(
+            read(sources.forget, shuffle), recipe.batch.effective, seed=seed, name=f"forget{own}"
+        )
     if recipe.retain is not None:
         assert sources.retain is not None
         rows, pool = read(sources.retain), read(sources.replay) if sources.replay else []
@@ -205,7 +208,7 @@ def make_streams(
             [*rows, *pool],
             recipe.batch.effective,
             seed=seed,
-            name="retain",
+            name=f"retain{own}",
             replay=recipe.replay,
             replay_pool=len(pool),
             shuffle=recipe.shuffle,
