@@ -105,7 +105,7 @@ def test_where_the_weights_of_a_run_lie(mini, recipe, folder, weights):
 
 
 def test_what_the_paper_stages_are_told_of_a_scale(repo):
-    roles = plan.paper_roles(config.load_scale("paper", repo))
+    roles = plan.paper_roles(config.load_study("masc", repo), config.load_scale("paper", repo))
     assert roles["models"]["main"] == "llama2-7b" and roles["headline"] == {"tofu": "tofu-forget10"}
     assert roles["models"]["printed"]["qwen2.5-3b"] == "Qwen2.5-3B-Instruct"
     assert roles["learning"] == "target"

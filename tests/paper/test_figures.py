@@ -94,6 +94,60 @@ def test_figure_5_leaves_the_references_untimed_and_off_the_front(drawn):
     assert ours["on_front"].any() and ours.loc["masc", "time_mean"] > 0
 
 
+def front_of(load, folder, change):
+    """Figure 5 of a summary whose forget scores and utility `change` moves."""
+    write_summary(folder, recipes=["target", "retrain", "npo", "masc"], ladder=["w128"], attacks=["none"])
+    edit(folder, "metrics.csv", change)
+    return masc.FIGURES["fig5"](load(folder))
+
+
+def set_points(frame, recipe, efficacy, utility, jitter=0.0):
+    """Give a recipe this efficacy (1-ROUGE-L, 1-Prob, truth ratio) and utility; seeds differ by `jitter`."""
+    here = (frame["recipe"] == recipe) & (frame["model"] == "w128")
+    for metric, sign in (("forget.rouge_l_recall", -1), ("forget.prob", -1), ("forget.truth_ratio.geo", 1)):
+        rows = here & (frame["metric"] == metric)
+        moved = efficacy + jitter * (frame.loc[rows, "seed"] - 1)
+        frame.loc[rows, "value"] = moved if sign > 0 else 1 - moved
+    rows = here & (frame["metric"] == "model_utility")
+    frame.loc[rows, "value"] = utility
+    return frame
+
+
+def test_a_small_lead_of_the_means_is_on_their_front_alone(load, tmp_path):
+    def close(frame):
+        set_points(frame, "retrain", 0.5, 0.6)
+        return set_points(set_points(frame, "npo", 0.501, 0.7, jitter=0.05), "masc", 0.5, 0.7)
+
+    figure = front_of(load, tmp_path / "close", close)
+    ours = figure.numbers.query("source == 'ours'").set_index("recipe")
+    assert ours.loc[["npo", "masc"], "on_front"].all()
+    assert ours.loc["npo", "on_mean_front"] and not ours.loc["masc", "on_mean_front"]
+    said = " ".join(figure.findings)
+    assert "MASC is dominated beyond the spread over seeds by none." in said
+    assert "not told apart from it: NPO, MASC." in said and "taught: none;" in said
+    assert "area of 0.3507 above the reference point (0, 0)" in said  # .7 x .501
+
+
+def test_a_clear_lead_dominates_and_lies_above_retraining(load, tmp_path):
+    def clear(frame):
+        set_points(frame, "retrain", 0.5, 0.6)
+        return set_points(set_points(frame, "npo", 0.6, 0.7, jitter=0.001), "masc", 0.4, 0.6, jitter=0.001)
+
+    figure = front_of(load, tmp_path / "clear", clear)
+    ours = figure.numbers.query("source == 'ours'").set_index("recipe")
+    assert ours.loc["npo", "on_front"] and not ours.loc["masc", "on_front"]
+    said = " ".join(figure.findings)
+    assert "MASC is dominated beyond the spread over seeds by NPO." in said
+    assert "taught: NPO; below it: MASC; not told apart from it: none." in said
+
+
+def test_the_drawn_front_never_rises_with_utility(data):
+    with paper_style():
+        axes = masc.FIGURES["fig5"](data).drawing.axes[0]
+    (front,) = [line for line in axes.get_lines() if line.get_label() == "front of the means"]
+    assert (np.diff(front.get_ydata()) <= 0).all() and (np.diff(front.get_xdata()) >= 0).all()
+
+
 def test_the_deviation_of_efficacy_is_that_of_each_seeds_mean(drawn, data):
     suite = data.suite(TOFU)
     rows = data.per_seed(TOFU, suite.forget)

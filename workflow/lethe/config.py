@@ -86,7 +86,7 @@ class Tiers(Strict):
 class Roles(Strict):
     benchmarks: dict[str, list[str]]
     models: dict[str, list[str]]
-    recipes: dict[str, str] = Field(default_factory=dict)
+    recipes: dict[str, list[str]] = Field(default_factory=dict)
 
 
 class Evaluation(Strict):
@@ -169,6 +169,7 @@ class StudyCurves(Strict):
 class Study(Strict):
     name: str
     title: str
+    recipes: dict[str, list[str]] = Field(default_factory=dict)  # roles of recipes; a scale's roles.recipes win
     runs: list[StudyRuns] = Field(min_length=1)
     curves: list[StudyCurves] = Field(default_factory=list)
     tables: list[str]

@@ -43,7 +43,7 @@ def plan(study: Study, scale: Scale, tier: str) -> list[Cell]:
     for runs in study.runs:
         for benchmark, model, seeds in _places(study, scale, tier, runs):
             cells[Cell(benchmark, model, "retrain", REFERENCE_SEED, "none")] = None
-            for recipe in (scale.roles.recipes.get(name, name) for name in runs.recipes):
+            for recipe in _recipes(study, scale, runs.recipes):
                 for seed in seeds:
                     if seed != REFERENCE_SEED and _is_given(scale, benchmark, model, recipe):
                         continue
@@ -58,7 +58,7 @@ def plan_curves(study: Study, scale: Scale, tier: str) -> list[Curve]:
         Curve(benchmark, model, recipe, seed, curves.watch)
         for curves in study.curves
         for benchmark, model, seeds in _places(study, scale, tier, curves)
-        for recipe in curves.recipes
+        for recipe in _recipes(study, scale, curves.recipes)
         for seed in seeds
     ]
 
@@ -72,6 +72,12 @@ def _places(study: Study, scale: Scale, tier: str, runs: StudyRuns | StudyCurves
     for benchmark in benchmarks[:1] if runs.headline else benchmarks:
         for model in _role(scale.roles.models, runs.models, f"studies/{study.name}: models", scale):
             yield benchmark, model, seeds if runs.seeds == "all" else seeds[:1]
+
+
+def _recipes(study: Study, scale: Scale, names: list[str]) -> list[str]:
+    """The recipes of a list, where a name may be a role that stands for several."""
+    roles = study.recipes | scale.roles.recipes
+    return [recipe for name in names for recipe in roles.get(name, [name])]
 
 
 def _is_given(scale: Scale, benchmark: str, model: str, recipe: str) -> bool:
@@ -102,7 +108,7 @@ def weights(scale: Scale, run: str, seed: int | str) -> str:
     return folder if run.rsplit("/", 1)[1] in ("base", "target") else f"{folder}/weights"
 
 
-def paper_roles(scale: Scale) -> dict[str, Any]:
+def paper_roles(study: Study, scale: Scale) -> dict[str, Any]:
     """What tables and figures know of a scale: which benchmarks, models and recipes the roles of a study stand for."""
     return {
         "scale": scale.name,
@@ -113,7 +119,7 @@ def paper_roles(scale: Scale) -> dict[str, Any]:
             "ladder": scale.roles.models["ladder"],
             "printed": {name: model.printed for name, model in scale.models.items() if model.printed},
         },
-        "learning": scale.roles.recipes.get("learning", "target"),
+        "learning": _recipes(study, scale, ["learning"])[0],
         "suites": {name: benchmark.suite for name, benchmark in scale.benchmarks.items()},
     }
 

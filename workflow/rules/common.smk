@@ -95,7 +95,7 @@ SUMMARY_FILES = [
     f"{SUMMARY}/{name}" for name in ("metrics.csv", "runs.csv", "traces.csv.gz", "curves.csv.gz", "samples.jsonl")
 ]
 SUMMARY_MANIFEST = f"{paths.expected(SCALE.name) if SHIPPED else SUMMARY}/manifest.json"
-ROLES = json.dumps(paper_roles(SCALE))
+ROLES = json.dumps(paper_roles(STUDY, SCALE))
 ARTEFACTS = [
     (
         (kind, id, paths.table(OUT, STUDY.name, id), "csv", ("md", "tex"))

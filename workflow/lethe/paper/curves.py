@@ -28,6 +28,12 @@ def first_below(curve: pd.DataFrame, alpha: float) -> pd.Series | None:
     return met.iloc[0] if len(met) else None
 
 
+def crossings(curve: pd.DataFrame, alpha: float, column: str) -> dict[int, float]:
+    """`column` at the first watched step that meets alpha, of every seed that meets it."""
+    found = [first_below(own, alpha) for _, own in curve.groupby("seed")]
+    return {int(at["seed"]): float(at[column]) for at in found if at is not None}
+
+
 def stopped(curve: pd.DataFrame, stops: dict[int, float]) -> pd.DataFrame:
     """A row a seed: the last watched step not after the one where that seed's own run stopped."""
     rows = [curve[(curve["seed"] == s) & (curve["step"] <= step)].tail(1) for s, step in stops.items()]

@@ -100,8 +100,10 @@ def radar(ax: Axes, rows: pd.DataFrame, axes: Sequence[str], looks: Mapping[str,
 def tradeoff(ax: Axes, rows: pd.DataFrame, looks: Mapping[str, Look], seconds: str) -> None:
     """Utility against efficacy; points coloured by seconds (log scale), hollow where untimed, and their Pareto front.
 
-    rows: recipe, {utility,efficacy,time}_{mean,std}, on_front. A dotted line marks the efficacy of retraining: above it
-    lies more than forgetting. The colour bar names the shortest time, the geometric mean and the longest.
+    rows: recipe, {utility,efficacy,time}_{mean,std}, on_front, on_mean_front. The dashed line is the front of the
+    means; a thick edge marks what nothing dominates beyond noise, which may lie behind that line. A dotted line marks
+    the efficacy of retraining: above it lies more than forgetting. The colour bar names the shortest time, the
+    geometric mean and the longest.
     """
     rows = rows.dropna(subset=["utility_mean", "efficacy_mean"])
     timed = rows["time_mean"].dropna()
@@ -113,7 +115,8 @@ def tradeoff(ax: Axes, rows: pd.DataFrame, looks: Mapping[str, Look], seconds: s
         ax.errorbar(x, y, yerr=yerr, xerr=xerr, fmt="none", ecolor="0.5", elinewidth=0.7, capsize=0, zorder=2)
         marker: dict[str, Any] = {"marker": looks[row["recipe"]].marker, "markeredgecolor": "black", "linestyle": ""}
         fill = "white" if untimed else scale.to_rgba(row["time_mean"]) if several else "0.75"
-        ax.plot(x, y, **marker, markerfacecolor=fill, markersize=6.5, markeredgewidth=0.8, zorder=4 if untimed else 3)
+        edge = 1.7 if row["on_front"] else 0.6
+        ax.plot(x, y, **marker, markerfacecolor=fill, markersize=6.5, markeredgewidth=edge, zorder=4 if untimed else 3)
         fill = "white" if untimed else "0.75"
         ax.plot([], [], **marker, markerfacecolor=fill, label=recipe_name(row["recipe"]))
     ax.margins(0.1)
@@ -121,11 +124,16 @@ def tradeoff(ax: Axes, rows: pd.DataFrame, looks: Mapping[str, Look], seconds: s
     ax.set(xlim=ax.get_xlim(), ylim=ax.get_ylim())  # fixed, so that the lines below run to the edges
     for efficacy in rows.loc[rows["recipe"] == "retrain", "efficacy_mean"]:
         ax.axhline(efficacy, color="0.6", linewidth=0.8, linestyle=":", zorder=1, label="efficacy of Retrain")
-    front = rows[rows["on_front"]].sort_values("utility_mean")
+    if rows["on_front"].any():
+        thick: dict[str, Any] = {"marker": "o", "markerfacecolor": "white", "markeredgecolor": "black"}
+        ax.plot([], [], **thick, linestyle="", markeredgewidth=1.7, label="not dominated beyond the spread")
+    front = rows[rows["on_mean_front"]].sort_values("utility_mean")
     if len(front):
         x, y = front["utility_mean"].to_numpy(), front["efficacy_mean"].to_numpy()
         corners = [ax.get_xlim()[0], *x, x[-1]], [y[0], *y, ax.get_ylim()[0]]
-        ax.step(*corners, where="pre", color="0.45", linewidth=1.0, linestyle="--", zorder=1, label="Pareto front")
+        ax.step(
+            *corners, where="pre", color="0.45", linewidth=0.8, linestyle="--", zorder=1, label="front of the means"
+        )
     if several:
         ticks = [timed.min(), math.exp(np.log(timed).mean()), timed.max()]
         bar = ax.figure.colorbar(scale, ax=ax, ticks=ticks, pad=0.02, aspect=25)

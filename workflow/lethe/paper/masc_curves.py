@@ -14,6 +14,7 @@ from lethe.paper.curves import (
     SCORES,
     alpha_of,
     averaged,
+    crossings,
     curves,
     first_below,
     first_seed,
@@ -129,20 +130,23 @@ def _fig2_findings(data: PaperData, benchmark: str, ours: pd.DataFrame, ends: pd
     steps = printed_first(data, "Section D.3 (text)", "stop_step_mean")
     lowest = ours.loc[ours.groupby("seed")["violation_rate"].idxmin(), ["step", "violation_rate"]].mean()
     printed = "" if math.isnan(steps) else f" (the paper's runs stop after {steps:.0f} on another model)"
-    tokens = {}
+    tokens, parts = {}, []
     for recipe in SAME_TRAINING:
-        reached = [first_below(c, alpha) for _, c in curves(data, benchmark, recipe).groupby("seed")]
-        tokens[recipe_name(recipe)] = [r["forget_tokens"] for r in reached if r is not None]
-    race = "; ".join(
-        f"{name} after {np.mean(t):.0f} (n {len(t)})" if t else f"{name} never in the watched steps"
-        for name, t in tokens.items()
-    )
+        if (found := curves(data, benchmark, recipe)).empty:
+            continue
+        tokens[recipe] = met = crossings(found, alpha, "forget_tokens")
+        when = f"after {findings.spread(met, 0)}, in {len(met)} of {found['seed'].nunique()} seeds"
+        parts.append(f"{recipe_name(recipe)} {when if met else 'never in the watched steps'}")
+    others = {recipe_name(r): t for r, t in tokens.items() if r != "masc" and t}
+    if others and tokens["masc"]:
+        parts.append(f"over shared seeds MASC's number is {findings.ordering(tokens['masc'], others)}")
     return [
         *findings.stop_position(data, benchmark),
         f"Going on from the stop to step {last:.0f}{printed}, forget ROUGE-L "
         f"{moved[findings.verdict(at_end, at_stop)]} ({findings.interval(findings.difference(at_end, at_stop))}); the "
         f"violation rate is lowest, {lowest['violation_rate']:.2f}, around step {lowest['step']:.0f}.",
-        f"Forget tokens seen until the violation rate first meets alpha {alpha:.3f}, in the same training: {race}.",
+        f"Forget tokens seen until the violation rate first meets alpha {alpha:.3f}, in the same training: "
+        f"{'; '.join(parts)}.",
     ]
 
 
@@ -155,7 +159,7 @@ def fig6(data: PaperData) -> Figure:
 
 
 def _fig6_panel(axes: Any, data: PaperData, benchmark: str) -> tuple[pd.DataFrame, list[str]]:
-    (ax,), sentences = axes, []
+    (ax,), sentences, steps = axes, [], {}
     alpha, lr = alpha_of(data, benchmark), learning_rate_of(data, benchmark)
     look: dict[str, Look] = dict(zip(RATES, SERIES, strict=False))
     for recipe, factor in RATES.items():
@@ -163,14 +167,19 @@ def _fig6_panel(axes: Any, data: PaperData, benchmark: str) -> tuple[pd.DataFram
             continue
         label = f"{factor:g} x MASC's" if math.isnan(lr) else f"{factor * lr:g}"
         band(ax, found, "step", "violation_rate", look[recipe], f"learning rate {label}")
-        crossings = {int(str(s)): first_below(c, alpha) for s, c in found.groupby("seed")}
-        reached = {s: float(c["step"]) for s, c in crossings.items() if c is not None}
+        reached = steps[recipe] = crossings(found, alpha, "step")
         if reached:
             ax.plot(np.mean([*reached.values()]), alpha, "v", color=look[recipe].color, markeredgecolor="black")
         sentences.append(
             f"Learning rate {label} ({benchmark}): the violation rate first meets alpha {alpha:.3f} at step "
-            f"{findings.spread(reached, 1)}, in {len(reached)} of {len(crossings)} seeds."
+            f"{findings.spread(reached, 1)}, in {len(reached)} of {found['seed'].nunique()} seeds."
         )
+    words = {"lower": "alpha is met sooner", "higher": "alpha is met later"}
+    for recipe, name in (("masc-lr-half", "half"), ("masc-lr-double", "twice")):
+        if steps.get(recipe) and steps["masc"]:
+            gap = findings.interval(findings.difference(steps[recipe], steps["masc"]), 1)
+            word = words.get(findings.verdict(steps[recipe], steps["masc"]), "sooner or later cannot be told apart")
+            sentences.append(f"At {name} MASC's learning rate: {word} (difference in steps {gap}).")
     ax.axhline(alpha, color="0.4", linewidth=0.8, linestyle=":", label="α used")
     ax.set(xlabel="optimiser step", ylabel="violation rate", ylim=(0, 1.02))
     ax.set_xlim(left=0)
