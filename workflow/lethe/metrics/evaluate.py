@@ -126,6 +126,7 @@ def evaluate_model(
         "reference": _reference_sha256(reference),
         "template": asdict(template or default_template(tokenizer)),
     }
+    spec = json.loads(json.dumps(spec))  # as it will be read again: a tuple comes back as a list
     if out.exists() and read_json(out).get("spec") == spec and Path(paths.items(str(out))).exists():
         return
     total, nonembed = parameter_counts(lm)
