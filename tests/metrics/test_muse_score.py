@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers.processors import TemplateProcessing
 
 from lethe.config import Evaluation
 from lethe.errors import LetheError
@@ -262,6 +263,21 @@ def test_long_prompts_keep_their_end_and_the_beginning_of_text_token():
     assert ending([7, 1], 1, bos=7).ids == [7]
     assert [ending(range(n), 3, bos=7).truncated for n in (3, 4)] == [False, True]
     assert ending(range(3), 3, bos=7).ids == [0, 1, 2]
+
+
+def test_special_tokens_are_those_the_tokenizer_adds_itself(folder, score, saying, tokenizer):
+    with_bos = copy.deepcopy(tokenizer)
+    pieces = TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)])
+    with_bos.backend_tokenizer.post_processor = pieces
+    assert with_bos("a")["input_ids"][::2] == [1, 2]
+    asked = saying(" of foxes")
+    items = score(folder(**FILES), tokenizer=with_bos, max_length=40)
+    assert asked[0] == ("<s>The hollow bell", 9)  # and no end token, which would end the text before it goes on
+    assert asked[2][0].startswith("<s>") and asked[2][0].endswith("Question: What rang?\nAnswer:")
+    assert of_split(items, "verbatim_forget")["rouge_l_f1"].tolist()[0] == 1  # the gold's nine tokens hold no BOS
+    forget = of_split(items, "forget")
+    assert forget["n_tokens"].sum() == sum(len(row["text"]) + 1 for row in FORGET) - len(forget)
+    assert "".join(forget["answer"]) == "".join(row["text"] for row in FORGET)
 
 
 def test_long_prompts_are_marked(folder, score, saying):
