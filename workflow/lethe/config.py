@@ -5,7 +5,7 @@ A scale maps the roles of a study to models, data and seeds; a study lists the r
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
@@ -94,6 +94,9 @@ class Evaluation(Strict):
     max_new_tokens: PositiveInt = 200
     max_length: PositiveInt = 512
     bootstrap: PositiveInt = 1000
+    verbatim_tokens: PositiveInt = 128  # muse: of a continuation, both what is generated and what is compared
+    knowledge_tokens: PositiveInt = 32  # muse: of an answer
+    published_auc: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(default_factory=dict)  # of min-k, a benchmark
     limit: PositiveInt | None = None  # only the first so many rows of each file
     dtype: Literal["float32", "bfloat16"] = "float32"
 

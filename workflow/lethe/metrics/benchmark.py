@@ -197,29 +197,47 @@ def _answer_values(
     # The end token is dropped from memorisation and min-k, as it is in OpenUnlearning; raw and cut texts have none.
     ended = pair[0] is not None and not ids.truncated
     words = slice(None, -1 if ended else None)
-    values: Row = {
-        "answer": pair[1],
+    values: Row = {"answer": pair[1], **memorisation_values(score, words)}
+    if split in ("forget", "holdout"):
+        values |= membership_values(score, ids, tokenizer, words)
+    if split == "forget" and margin is not None:
+        values |= margin_values(score, margin)
+    return values
+
+
+def memorisation_values(score: PairScore, words: slice) -> Row:
+    """Likelihood and memorisation of a scored answer or text. words: its tokens without the end token."""
+    return {
         "n_tokens": len(score.logp),
         "nll": nll(score),
         "exact_memorization": exact_memorization(score.correct[words]),
         "extraction_strength": extraction_strength(score.correct[words]),
         "extraction_strength_ou": extraction_strength(score.correct[words], floor=True),
     }
-    if split in ("forget", "holdout") and score.mean is not None and score.std is not None:
-        values |= {
-            "zlib": privacy.zlib_score(nll(score), tokenizer.decode(ids.ids[ids.start :], skip_special_tokens=True)),
-            "min_k": privacy.min_k(score.logp[words]),
-            "min_k_pp": privacy.min_k_pp(score.logp[words], score.mean[words], score.std[words]),
-        }
-    if split == "forget" and margin is not None and score.margin is not None and score.logit is not None:
-        slack = proposition1_slack(score, margin)
-        values |= {
-            "violation_rate": violation_rate(score.margin, margin.rho),
-            "gold_logit": float(score.logit.mean(dtype=np.float64)),
-            "prop1_slack": slack,
-            "prop1_violation": slack_is_violation(slack, len(score.logp)),
-        }
-    return values
+
+
+def membership_values(score: PairScore, ids: Encoded, tokenizer: Any, words: slice) -> Row:
+    """The scores of privacy.py beside the loss; nothing where no moments were recorded."""
+    if score.mean is None or score.std is None:
+        return {}
+    return {
+        "zlib": privacy.zlib_score(nll(score), tokenizer.decode(ids.ids[ids.start :], skip_special_tokens=True)),
+        "min_k": privacy.min_k(score.logp[words]),
+        "min_k_pp": privacy.min_k_pp(score.logp[words], score.mean[words], score.std[words]),
+    }
+
+
+def margin_values(score: PairScore, margin: MarginSpec) -> Row:
+    """MASC's values a sequence; nothing where no margins were recorded."""
+    if score.margin is None or score.logit is None:
+        return {}
+    slack = proposition1_slack(score, margin)
+    return {
+        "violation_rate": violation_rate(score.margin, margin.rho),
+        "gold_logit": float(score.logit.mean(dtype=np.float64)),
+        "prop1_slack": slack,
+        "prop1_violation": slack_is_violation(slack, len(score.logp)),
+    }
 
 
 def _truth_ratio_values(split: str, row: Row, scores: dict[Pair, PairScore]) -> Row:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,33 @@ from lethe.errors import LetheError
 from lethe.files import atomic, lock, read_json, sha256_file, write_json
 from lethe.machine import machine
 from lethe.metrics.benchmark import score_benchmark
+from lethe.metrics.muse import muse_metrics
+from lethe.metrics.muse_score import score_muse
 from lethe.metrics.scores import MarginSpec
 from lethe.metrics.tofu import tofu_metrics
 from lethe.models.load import DTYPES, load_model, load_tokenizer, parameter_counts, save_model, weights_sha256
 from lethe.models.quantise import quantise_model
 from lethe.progress import Progress
 
-SAMPLES = 5  # forget questions whose answers are kept readable in the JSON
+SAMPLES = 5  # questions a split whose answers are kept readable in the JSON
+
+Metrics = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Suite:
+    """How a family of benchmarks is evaluated.
+
+    score(model, tokenizer, template, benchmark, options, *, margin, forget_only, encodings, progress): the items.
+    measure(items, reference items, benchmark, options, *, forget_only, name, reference_name): the metrics.
+    sampled: splits whose answers are kept readable. attacks_forget_only: attacked models are only scored on what was
+    to be forgotten.
+    """
+
+    score: Callable[..., pd.DataFrame]
+    measure: Callable[..., Metrics]
+    sampled: tuple[str, ...]
+    attacks_forget_only: bool = False
 
 
 def evaluate_runs(
@@ -90,10 +110,14 @@ def evaluate_model(
     """
     if reference is not None and reference.resolve() == out.resolve():
         raise LetheError(f"--reference {reference}: a model cannot be its own reference")
+    suite_name = read_suite(benchmark)
+    suite = SUITES[suite_name]
+    forget_only = suite.attacks_forget_only and attack != "none"
     tokenizer = load_tokenizer(model, revision=revision, trust_remote_code=trust_remote_code)
     lm = load_model(model, revision=revision, dtype="auto", trust_remote_code=trust_remote_code)
     spec = {
         "benchmark": benchmark.name,
+        "suite": suite_name,
         "attack": attack,
         "weights_sha256": weights_sha256(lm),
         "data": _data_sha256(benchmark),
@@ -102,31 +126,32 @@ def evaluate_model(
         "reference": _reference_sha256(reference),
         "template": asdict(template or default_template(tokenizer)),
     }
+    spec = json.loads(json.dumps(spec))  # as it will be read again: a tuple comes back as a list
     if out.exists() and read_json(out).get("spec") == spec and Path(paths.items(str(out))).exists():
         return
     total, nonembed = parameter_counts(lm)
     wall, cpu = time.perf_counter(), time.process_time()
     quantised = quantise_model(lm, attack)
     lm = lm.to(DTYPES[options.dtype])
-    items = score_benchmark(
+    items = suite.score(
         lm,
         tokenizer,
         template or default_template(tokenizer),
         benchmark,
-        max_tokens=options.max_tokens,
-        max_new_tokens=options.max_new_tokens,
-        max_length=options.max_length,
-        limit=options.limit,
-        encodings=None if encodings is None else encodings.setdefault(_encoder(tokenizer, spec), {}),
+        options,
         margin=MarginSpec(margin.k, margin.beta, margin.rho) if margin else None,
+        forget_only=forget_only,
+        encodings=None if encodings is None else encodings.setdefault(_encoder(tokenizer, spec), {}),
         progress=StageProgress(f"evaluate {benchmark.name} {attack}"),
     )
-    metrics = tofu_metrics(
+    metrics = suite.measure(
         items,
         pd.read_parquet(paths.items(str(reference))) if reference else None,
+        benchmark,
+        options,
+        forget_only=forget_only,
         name=str(out),
         reference_name=str(reference),
-        bootstrap=options.bootstrap,
     )
     seconds = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
     with atomic(paths.items(str(out))) as tmp:
@@ -136,7 +161,7 @@ def evaluate_model(
         {
             "spec": spec,
             "metrics": metrics,
-            "samples": samples(items),
+            "samples": samples(items, suite.sampled),
             "n_params": total,
             "n_params_nonembed": nonembed,
             **seconds,
@@ -164,10 +189,80 @@ def attack_model(
     tmp.rename(out)
 
 
-def samples(items: pd.DataFrame) -> list[dict[str, Any]]:
-    forget = items[items["split"] == "forget"].head(SAMPLES)
-    columns = ["index", "question", "answer", "generation", "para_generation"]
-    return json.loads(forget[columns].to_json(orient="records"))
+def samples(items: pd.DataFrame, splits: Sequence[str]) -> list[dict[str, Any]]:
+    """The first answers of each of these splits."""
+    first = pd.concat([items[items["split"] == split].head(SAMPLES) for split in splits])
+    columns = ["split", "index", "question", "answer", "generation", "para_generation"]
+    return json.loads(first[columns].to_json(orient="records"))
+
+
+def read_suite(benchmark: Path) -> str:
+    """The suite that a benchmark's manifest names; a folder of a person's own files has none and is `tofu`."""
+    name = _manifest(benchmark).get("suite", "tofu")
+    if name not in SUITES:
+        raise LetheError(f"{benchmark / 'manifest.json'}: suite must be one of {', '.join(SUITES)}, got {name!r}")
+    return name
+
+
+def _manifest(benchmark: Path) -> dict[str, Any]:
+    path = benchmark / "manifest.json"
+    return read_json(path) if path.exists() else {}
+
+
+def _score_tofu(
+    model: Any, tokenizer: Any, template: Template, benchmark: Path, options: config.Evaluation, *, forget_only: bool,
+    **rest: Any,
+) -> pd.DataFrame:  # fmt: skip
+    return score_benchmark(
+        model,
+        tokenizer,
+        template,
+        benchmark,
+        max_tokens=options.max_tokens,
+        max_new_tokens=options.max_new_tokens,
+        max_length=options.max_length,
+        limit=options.limit,
+        **rest,
+    )
+
+
+def _measure_tofu(
+    items: pd.DataFrame, reference: pd.DataFrame | None, benchmark: Path, options: config.Evaluation, *,
+    forget_only: bool, **names: Any,
+) -> Metrics:  # fmt: skip
+    return tofu_metrics(items, reference, bootstrap=options.bootstrap, **names)
+
+
+def _score_muse(
+    model: Any, tokenizer: Any, template: Template, benchmark: Path, options: config.Evaluation, **rest: Any
+) -> pd.DataFrame:
+    return score_muse(model, tokenizer, benchmark, options, **rest)
+
+
+def _measure_muse(
+    items: pd.DataFrame, reference: pd.DataFrame | None, benchmark: Path, options: config.Evaluation, *,
+    forget_only: bool, **names: Any,
+) -> Metrics:  # fmt: skip
+    return muse_metrics(
+        items,
+        reference,
+        missing=_manifest(benchmark).get("missing"),
+        published=options.published_auc.get(benchmark.name),
+        forget_only=forget_only,
+        bootstrap=options.bootstrap,
+        **names,
+    )
+
+
+SUITES = {
+    "tofu": Suite(_score_tofu, _measure_tofu, sampled=("forget",)),
+    "muse": Suite(
+        _score_muse,
+        _measure_muse,
+        sampled=("verbatim_forget", "knowledge_forget", "knowledge_retain"),
+        attacks_forget_only=True,
+    ),
+}
 
 
 class StageProgress:

@@ -15,7 +15,7 @@ import pandas as pd
 from lethe.errors import LetheError
 from lethe.metrics.stats import Floats
 
-# split -> the file it comes from, under data/{benchmark}/
+# split -> the file it comes from, under data/{benchmark}/ (suite tofu)
 FILES = {
     "forget": "eval_forget.jsonl",
     "retain": "eval_retain.jsonl",
@@ -26,10 +26,25 @@ FILES = {
     "mcq_retain": "mcq_retain.jsonl",
 }
 
-KEY_COLUMNS = {"split": "one of FILES", "index": "row in the file, from 0"}
+# split -> the fields of its rows in {split}.jsonl (suite muse)
+MUSE_FIELDS = {
+    "forget": ("text",),
+    "verbatim_forget": ("prompt", "continuation"),
+    "knowledge_forget": ("question", "answer"),
+    "knowledge_retain": ("question", "answer"),
+    "member_forget": ("text",),
+    "member_retain": ("text",),
+    "member_holdout": ("text",),
+}
+MUSE_UNATTACKED = ("knowledge_retain", "member_forget", "member_retain", "member_holdout")
+
+KEY_COLUMNS = {
+    "split": "one of FILES or MUSE_FIELDS",
+    "index": "row in the file, from 0; in muse's forget split the window, counted through all texts",
+}
 TEXT_COLUMNS = {
-    "question": "as in the file; '' for a row that is only a text",
-    "answer": "the gold answer, or the text of such a row",
+    "question": "as in the file, or the prompt of a continuation; '' for a row that is only a text",
+    "answer": "the gold answer or continuation, or the text of such a row",
     "generation": "greedy answer to the question, cut at the template's stop strings",
     "generation_raw": "the same before cutting",
     "para_generation": "greedy answer to the paraphrased question, cut",
@@ -37,21 +52,22 @@ TEXT_COLUMNS = {
 }
 NUMBER_COLUMNS = {
     "n_tokens": "supervised tokens of the answer, end token included",
-    "truncated": "1 if max_length cut the answer or another text scored for this item, else 0",
+    "truncated": "1 if max_length cut the answer, a prompt or another text of this item, else 0",
     "nll": "mean negative log-likelihood a token of the answer given the question, end token included, in nats",
     "nll_correct": "nll of what truth ratios call correct: paraphrased answer in forget and retain, else the answer",
     "exact_memorization": "share of answer tokens that are the argmax, end token dropped",
     "extraction_strength": "1 - k/L, 0 if not even the last token is right; end token dropped",
     "extraction_strength_ou": "the same with OpenUnlearning's floor of 1/L",
-    "zlib": "nll over the compressed bytes of the answer (forget and holdout only, as the next two)",
+    "zlib": "nll over the compressed bytes of the answer (forget, holdout, member_* only, as the next two)",
     "min_k": "minus the mean of the lowest 40 % of token log-probabilities, end token dropped",
     "min_k_pp": "the same on (log p - mean) / std",
     "violation_rate": "share of answer tokens whose restricted margin exceeds tau (forget only, as the next three)",
     "gold_logit": "mean logit of the answer's own tokens, as the model gives it (MASC's Table 5 has its change)",
     "prop1_slack": "log bound of MASC's Proposition 1 minus log pi(answer), in nats a sequence",
     "prop1_violation": "1 if that slack is negative beyond rounding, else 0",
-    "rouge_l_recall": "ROUGE-L recall of the generation, stemmed",
-    "rouge_l_f1": "ROUGE-L F1 of the generation, stemmed",
+    "rouge_l_recall": "ROUGE-L recall of the generation; stemmed in tofu, in muse neither stemmed nor the gold uncut",
+    "rouge_l_f1": "ROUGE-L F1 likewise",
+    "rouge_l_f1_ou": "muse's F1 as OpenUnlearning has it: stemmed, against the uncut gold",
     "value_recall": "ROUGE-L recall of the row's `value` words in the generation",
     "para_rouge_l_recall": "ROUGE-L recall of the answer to the paraphrased question, against the original answer",
     "para_value_recall": "recall of the `value` words there",
@@ -98,13 +114,16 @@ def require_same_questions(a: pd.DataFrame, b: pd.DataFrame, name_a: str, name_b
 
     LetheError names both and the first difference.
     """
+    if found := difference(a, b, "questions"):
+        raise LetheError(f"{name_a} and {name_b}: {found}")
+
+
+def difference(a: pd.DataFrame, b: pd.DataFrame, what: str) -> str | None:
+    """Where two tables of one split first differ in their questions or texts (`what` they are called), if they do."""
     for i, (left, right) in enumerate(zip(_identity(a), _identity(b), strict=False)):
         if left != right:
-            raise LetheError(
-                f"{name_a} and {name_b}: different questions, the first at {i}: {left[:80]!r} against {right[:80]!r}"
-            )
-    if len(a) != len(b):
-        raise LetheError(f"{name_a} and {name_b}: different numbers of questions, got {len(a)} and {len(b)}")
+            return f"different {what}, the first at {i}: {left[:80]!r} against {right[:80]!r}"
+    return None if len(a) == len(b) else f"different numbers of {what}, got {len(a)} and {len(b)}"
 
 
 def _identity(frame: pd.DataFrame) -> list[str]:

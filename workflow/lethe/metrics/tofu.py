@@ -12,25 +12,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
-from zlib import crc32
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy.special import expit, logsumexp
 
-from lethe.errors import LetheError
-from lethe.metrics import privacy, stats
-from lethe.metrics.items import FILES, NUMBER_COLUMNS, of_split, padded, require_same_questions
+from lethe.metrics import stats
+from lethe.metrics.estimates import (
+    Estimate,
+    Split,
+    auc,
+    margins,
+    membership_aucs,
+    privleak,
+    require_other_values,
+    split_of,
+)
+from lethe.metrics.items import FILES, of_split, padded, require_same_questions
 from lethe.metrics.rouge import coverage_note
 from lethe.metrics.stats import Floats
 
 Variant = Literal["geo", "arith", "prob_mean"]
 VARIANTS: tuple[Variant, ...] = ("geo", "arith", "prob_mean")
 ANSWERED = ("forget", "retain", "ra", "wf")  # splits with questions, answers and a generation
-MEMBERSHIP = {"loss": "nll", "zlib": "zlib", "min_k": "min_k", "min_k_pp": "min_k_pp"}
 
 # column of the table -> what a file must have for it
 _NEEDS = {
@@ -43,7 +48,6 @@ _NEEDS = {
     "para_value_recall": "paraphrased_question' and 'value",
     "mcq_correct": "options",
 }
-_PLAIN = {("ra", "nll_correct"), ("wf", "nll_correct")}  # the correct answer there is the plain one
 _MEANS = {  # metric -> column, where the metric is the mean of a column
     "rouge_l_recall": "rouge_l_recall",
     "value_recall": "value_recall",
@@ -95,67 +99,7 @@ def split_prob(frame: pd.DataFrame, split: str) -> Floats:
     return np.exp(-nll) if split in ("forget", "retain") else normalised_prob(nll, padded(frame["nll_perturbed"]))
 
 
-# ------------------------------------------------------------------------------------------ estimates
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A metric over n items with its bootstrap samples (B,). reason: why there is no value, or a note on the value."""
-
-    value: float | None
-    n: int = 0
-    samples: Floats | None = None
-    reason: str | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """{"value", "n", "lo", "hi", "reason"}: 95 % percentile interval; never a number that is not finite."""
-        if self.value is None or not math.isfinite(self.value):
-            reason = self.reason if self.value is None else f"not a finite number, got {self.value}"
-            return {"value": None, "n": self.n, "lo": None, "hi": None, "reason": reason}
-        lo, hi = stats.interval(self.samples)
-        finite = lo is not None and hi is not None and math.isfinite(lo) and math.isfinite(hi)
-        return {
-            "value": float(self.value),
-            "n": self.n,
-            "lo": lo if finite else None,
-            "hi": hi if finite else None,
-            "reason": self.reason,
-        }
-
-
-@dataclass(frozen=True)
-class _Split:
-    """The items of one split, and how often each occurs in every bootstrap resample: counts (B, n)."""
-
-    name: str
-    frame: pd.DataFrame
-    counts: NDArray[np.int64]
-
-    def column(self, name: str) -> Floats:
-        return self.frame[name].to_numpy(dtype="float64")
-
-    def lacks(self, *columns: str) -> str | None:
-        """Why these columns cannot be used, if they cannot."""
-        if self.frame.empty:
-            return f"no items of split '{self.name}' ({FILES[self.name]})"
-        for name in columns:
-            values = self.column(name) if name in NUMBER_COLUMNS else padded(self.frame[name])
-            if not np.isfinite(values).any():
-                field = "answer" if (self.name, name) in _PLAIN else _NEEDS.get(name)
-                return f"{FILES[self.name]}: no field '{field}'" if field else f"no '{name}' was computed"
-        return None
-
-    def mean(self, values: Floats, *, needs: tuple[str, ...], note: str | None = None) -> Estimate:
-        if reason := self.lacks(*needs):
-            return Estimate(None, reason=reason)
-        there = np.isfinite(values)
-        n = int(there.sum())
-        if n == 0:
-            return Estimate(None, reason=f"no item of split '{self.name}' has a value")
-        if n < len(values):
-            note = _join(note, f"{len(values) - n} of {len(values)} items have no value")
-        samples = stats.resampled_means(values, self.counts) if n > 1 and len(self.counts) else None
-        return Estimate(float(values[there].mean()), n, samples, note)
+# ------------------------------------------------------------------------------------------ metrics
 
 
 def tofu_metrics(
@@ -192,28 +136,25 @@ def tofu_metrics(
     metrics["model_utility.retain"] = _model_utility(metrics, "geo", splits=("retain",))
     metrics |= _forget_quality(splits["forget"], reference, no_reference)
     metrics |= _membership(splits["forget"], splits["holdout"], reference, no_reference)
-    metrics |= _margins(splits["forget"])
+    metrics |= margins(splits["forget"])
     return {key: estimate.as_dict() for key, estimate in metrics.items()}
 
 
-def _split(items: pd.DataFrame, split: str, resamples: int, seed: int) -> _Split:
-    frame = of_split(items, split)
-    rng = np.random.default_rng([seed, crc32(split.encode())])  # a split's resamples depend on no other split
-    return _Split(split, frame, stats.resample_counts(len(frame), resamples, rng))
+def _split(items: pd.DataFrame, name: str, resamples: int, seed: int) -> Split:
+    needs = _NEEDS | ({"nll_correct": "answer"} if name in ("ra", "wf") else {})  # the plain one is correct there
+    lacking = {column: f"{FILES[name]}: no field '{needed}'" for column, needed in needs.items()}
+    return split_of(items, name, resamples, seed, f"no items of split '{name}' ({FILES[name]})", lacking)
 
 
 def _check_reference(items: pd.DataFrame, reference: pd.DataFrame, name: str, reference_name: str) -> None:
-    key = ["split", "index"]
-    a, b = (t[key + list(NUMBER_COLUMNS)].sort_values(key, ignore_index=True) for t in (items, reference))
-    if a.equals(b):
-        raise LetheError(f"{name} and {reference_name}: the same values, a model cannot be its own reference")
+    require_other_values(items, reference, name, reference_name)
     for split in ("forget", "holdout"):
         left, right = of_split(items, split), of_split(reference, split)
         if len(left) and len(right):
             require_same_questions(left, right, name, reference_name)
 
 
-def _answer_metrics(split: _Split) -> dict[str, Estimate]:
+def _answer_metrics(split: Split) -> dict[str, Estimate]:
     normalised = split.name in ("ra", "wf")
     cut = int(np.nansum(split.column("truncated")))
     out = {
@@ -234,7 +175,7 @@ def _answer_metrics(split: _Split) -> dict[str, Estimate]:
     return out
 
 
-def _mcq_accuracy(split: _Split) -> Estimate:
+def _mcq_accuracy(split: Split) -> Estimate:
     chance = np.nanmean(1 / split.column("mcq_options")) if not split.lacks("mcq_correct") else 0
     return split.mean(split.column("mcq_correct"), needs=("mcq_correct",), note=f"chance level {chance:.3f}")
 
@@ -257,9 +198,7 @@ def _model_utility(
     )
 
 
-def _forget_quality(
-    forget: _Split, reference: dict[str, pd.DataFrame] | None, no_reference: str
-) -> dict[str, Estimate]:
+def _forget_quality(forget: Split, reference: dict[str, pd.DataFrame] | None, no_reference: str) -> dict[str, Estimate]:
     """Two-sample KS test of the truth ratios of model and retrained model on the same questions.
 
     Resampling repeats items, which raises D a little: the interval leans towards smaller p than the test's own.
@@ -291,13 +230,10 @@ def _forget_quality(
 
 
 def _membership(
-    forget: _Split, holdout: _Split, reference: dict[str, pd.DataFrame] | None, no_reference: str
+    forget: Split, holdout: Split, reference: dict[str, pd.DataFrame] | None, no_reference: str
 ) -> dict[str, Estimate]:
     """a = P(forget score > holdout score) for each score, and PrivLeak on min-k against the reference's own a."""
-    out = {
-        f"mia.{score}_auc": _auc(forget, holdout, forget.column(column), holdout.column(column), column)
-        for score, column in MEMBERSHIP.items()
-    }
+    out = membership_aucs(forget, holdout)
     lacking = [s.name for s in (forget, holdout) if reference and len(reference[s.name]) != len(s.frame)]
     if reference is None or lacking:
         reason = f"the reference has no items of split '{lacking[0]}'" if lacking else no_reference
@@ -306,60 +242,8 @@ def _membership(
 
     ref_f, ref_h = reference["forget"], reference["holdout"]
     excess_f, excess_h = forget.column("nll") - ref_f["nll"].to_numpy(), holdout.column("nll") - ref_h["nll"].to_numpy()
-    out["mia.ref_auc"] = _auc(forget, holdout, excess_f, excess_h, "nll")
+    out["mia.ref_auc"] = auc(forget, holdout, excess_f, excess_h, "nll")
     # The reference's items are the model's, so its AUC shares their resamples.
-    reference_auc = _auc(forget, holdout, ref_f["min_k"].to_numpy(), ref_h["min_k"].to_numpy(), "min_k")
-    out["privleak"] = _privleak(out["mia.min_k_auc"], reference_auc)
+    reference_auc = auc(forget, holdout, ref_f["min_k"].to_numpy(), ref_h["min_k"].to_numpy(), "min_k")
+    out["privleak"] = privleak(out["mia.min_k_auc"], reference_auc)
     return out
-
-
-def _auc(forget: _Split, holdout: _Split, f: Floats, h: Floats, needs: str) -> Estimate:
-    """AUC of scores f, h of the two splits' items. n counts both."""
-    if reason := forget.lacks(needs) or holdout.lacks(needs):
-        return Estimate(None, reason=reason)
-    in_f, in_h = np.isfinite(f), np.isfinite(h)
-    if not in_f.any() or not in_h.any():
-        return Estimate(None, reason=f"no '{needs}' was computed for the reference")
-    a = privacy.membership_auc(f[in_f], h[in_h])
-    samples = None
-    if len(forget.counts):
-        samples = stats.auc_resampled(f[in_f], h[in_h], forget.counts[:, in_f], holdout.counts[:, in_h])
-    few = f"only {len(h)} holdout items" if len(h) < privacy.ENOUGH_HOLDOUT else None
-    return Estimate(a, int(in_f.sum() + in_h.sum()), samples, _join(privacy.auc_note(a), few))
-
-
-def _privleak(own: Estimate, reference: Estimate) -> Estimate:
-    if own.value is None or reference.value is None:
-        return Estimate(None, reason=own.reason or reference.reason)
-    if reference.value == 0:
-        return Estimate(None, reason="the reference's own AUC is 0")
-    samples = None
-    if own.samples is not None and reference.samples is not None:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            samples = 100 * (own.samples - reference.samples) / reference.samples
-    note = _join(privacy.reference_note(reference.value), own.reason)
-    return Estimate(privacy.privleak(own.value, reference.value), own.n, samples, note)
-
-
-def _margins(forget: _Split) -> dict[str, Estimate]:
-    """MASC's violation rate V_rho (mean of per-sequence rates), and Proposition 1's slack and violations (a count)."""
-    unscored = "scored without a margin (k, beta, rho)"
-
-    def mean(name: str) -> Estimate:
-        found = forget.mean(forget.column(name), needs=(name,))
-        return found if found.value is not None or forget.frame.empty else Estimate(None, reason=unscored)
-
-    broken = mean("prop1_violation")
-    if broken.value is not None:
-        samples = None if broken.samples is None else broken.samples * broken.n
-        broken = Estimate(round(broken.value * broken.n), broken.n, samples, broken.reason)
-    return {
-        "violation_rate": mean("violation_rate"),
-        "forget.gold_logit": mean("gold_logit"),
-        "prop1.slack": mean("prop1_slack"),
-        "prop1.violations": broken,
-    }
-
-
-def _join(*notes: str | None) -> str | None:
-    return "; ".join(note for note in notes if note) or None
