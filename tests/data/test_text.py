@@ -1,3 +1,4 @@
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -8,11 +9,13 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from lethe.data.text import (
+    TAILS,
     TEMPLATES,
     Encoded,
     batches_by_length,
     collate,
     collate_prompts,
+    encode_chunks,
     encode_pair,
     encode_prompt,
     encode_text,
@@ -185,6 +188,114 @@ def test_raw_text_is_supervised_from_its_second_token():
     assert encode_text(tokenizer, "abcd", 3) == Encoded(tokenizer("abc").input_ids, 1, truncated=True)
     with pytest.raises(LetheError, match="two tokens"):
         encode_text(tokenizer, "a", 99)
+
+
+CHARACTERS = bpe([])
+BOS = CHARACTERS.bos_token_id
+
+
+def spelled(chunks):
+    """Each chunk as its context and what it supervises, ^ for BOS: letters are tokens here."""
+    letters = ["".join(tokens(CHARACTERS, chunk.ids)).replace("<s>", "^") for chunk in chunks]
+    borders = [len("".join(tokens(CHARACTERS, chunk.ids[: chunk.start])).replace("<s>", "^")) for chunk in chunks]
+    return [f"{text[:border]}|{text[border:]}" for text, border in zip(letters, borders, strict=True)]
+
+
+@pytest.mark.parametrize(
+    "text, window, overlap, bos, tail, expected",
+    [
+        ("abcdefgh", 4, 0, False, "keep", ["a|bcd", "e|fgh"]),  # exact multiples have no tail
+        ("abcdefgh", 4, 0, False, "drop", ["a|bcd", "e|fgh"]),
+        ("abcdefgh", 4, 0, False, "shift", ["a|bcd", "e|fgh"]),
+        ("abcdefghij", 4, 0, False, "keep", ["a|bcd", "e|fgh", "i|j"]),
+        ("abcdefghi", 4, 0, False, "keep", ["a|bcd", "e|fghi"]),  # i alone would not be supervised
+        ("abcdefghi", 4, 0, True, "keep", ["^|abc", "^|def", "^|ghi"]),
+        ("abcdefg", 4, 0, True, "keep", ["^|abc", "^|def", "^|g"]),  # with BOS it is
+        ("abcdefg", 4, 0, True, "drop", ["^|abc", "^|def"]),
+        ("abcdefg", 4, 0, True, "shift", ["^|abc", "^|def", "^ef|g"]),
+        ("abcdefghi", 4, 0, False, "drop", ["a|bcd", "e|fgh"]),
+        ("abcdefghi", 4, 0, False, "shift", ["a|bcd", "e|fgh", "fgh|i"]),
+        ("abcdefg", 4, 1, False, "keep", ["a|bcd", "d|efg"]),
+        ("abcdefgh", 4, 1, False, "keep", ["a|bcd", "d|efg", "g|h"]),
+        ("abcdefgh", 4, 1, False, "drop", ["a|bcd", "d|efg"]),
+        ("abcdefgh", 4, 1, False, "shift", ["a|bcd", "d|efg", "efg|h"]),
+        ("abcdef", 4, 1, True, "keep", ["^|abc", "^c|de", "^e|f"]),
+        ("abcdef", 4, 2, True, "keep", ["^|abc", "^bc|d", "^cd|e", "^de|f"]),
+        ("abc", 9, 2, False, "keep", ["a|bc"]),  # shorter than the window: all there is
+        ("abc", 9, 2, True, "drop", ["^|abc"]),
+        ("abc", 9, 2, False, "shift", ["a|bc"]),
+        ("ab", 2, 0, False, "drop", ["a|b"]),
+        ("ab", 2, 0, True, "keep", ["^|a", "^|b"]),
+        ("a", 2, 0, True, "keep", ["^|a"]),
+    ],
+)
+def test_chunks_are_worked_by_hand(text, window, overlap, bos, tail, expected):
+    assert spelled(encode_chunks(CHARACTERS, text, window, overlap, bos, tail)) == expected
+
+
+@given(st.data())
+def test_chunks_lose_no_token_and_supervise_none_twice(data):
+    text = "".join(map(chr, range(33, 33 + data.draw(st.integers(2, 60)))))  # no letter twice: a token says where it is
+    window, bos = data.draw(st.integers(2, 12)), data.draw(st.booleans())
+    overlap, tail = data.draw(st.integers(0, window - 1 - bos)), data.draw(st.sampled_from(TAILS))
+    place = {token: i for i, token in enumerate(CHARACTERS(text).input_ids)}
+    chunks = encode_chunks(CHARACTERS, text, window, overlap, bos, tail)
+    assert all(chunk.ids[:bos] == [BOS] * bos for chunk in chunks)
+    held = [[place[token] for token in chunk.ids[bos:]] for chunk in chunks]
+    assert all(places == list(range(places[0], places[-1] + 1)) for places in held)
+
+    supervised = [place[token] for chunk in chunks for token in chunk.ids[chunk.start :]]
+    end = held[-1][-1] + 1
+    new_firsts = {0} | {after[0] for before, after in pairwise(held) if after[0] > before[-1]}
+    alone = set() if bos else new_firsts  # nothing stands before them in their chunk
+    assert supervised == [i for i in range(end) if i not in alone]
+    assert end == len(text) or (tail == "drop" and len(text) - end < window - bos - overlap)
+    assert [chunk.truncated for chunk in chunks] == [False] * (len(chunks) - 1) + [end < len(text)]
+
+    repeated = [before[-1] + 1 - after[0] for before, after in pairwise(held)]
+    assert all(n == overlap for n in repeated[:-1])
+    assert all(n == overlap or (tail == "shift" and n > overlap) for n in repeated[-1:])
+    full = [len(chunk.ids) == window for chunk in chunks]
+    assert all(full[:-1]) and (full[-1] or len(chunks) == 1 or tail == "keep")
+    joined = tail == "keep" and not bos and not overlap
+    assert all(1 <= chunk.start < len(chunk.ids) <= window + joined for chunk in chunks)
+
+
+def test_special_tokens_of_the_tokenizer_do_not_enter_chunks():
+    tokenizer = TOKENIZERS["characters with BOS and EOS"]
+    assert [chunk.ids for chunk in encode_chunks(tokenizer, "abcd", 4, 0, False, "keep")] == [
+        CHARACTERS("abcd").input_ids
+    ]
+    assert encode_chunks(tokenizer, "ab", 4, 0, True, "keep") == [Encoded([BOS, *CHARACTERS("ab").input_ids], 1)]
+
+
+@pytest.mark.parametrize(
+    "text, window, overlap, bos, tail, message",
+    [
+        ("abcd", 4, 4, False, "keep", r"overlap lie in \[0, window\), got window 4, overlap 4"),
+        ("abcd", 4, 3, True, "keep", r"overlap lie in \[0, window - 1\), got window 4, overlap 3"),
+        ("abcd", 4, -1, False, "keep", r"got window 4, overlap -1"),
+        ("abcd", 1, 0, False, "keep", r"window must be at least 2 .* got window 1, overlap 0"),
+        ("abcd", 4, 0, False, "rotate", r"tail must be one of keep, drop, shift, got 'rotate'"),
+        ("a", 4, 0, False, "keep", r"a text needs two tokens"),
+        ("", 4, 0, True, "keep", r"a text needs two tokens"),
+    ],
+)
+def test_chunks_that_cannot_be_cut_are_one_line(text, window, overlap, bos, tail, message):
+    with pytest.raises(LetheError, match=message):
+        encode_chunks(CHARACTERS, text, window, overlap, bos, tail)
+
+
+def test_the_largest_overlaps_that_are_allowed_advance_by_one_token():
+    assert len(encode_chunks(CHARACTERS, "abcdef", 4, 3, False, "keep")) == 3
+    assert len(encode_chunks(CHARACTERS, "abcdef", 4, 2, True, "keep")) == 4
+
+
+def test_chunks_with_bos_need_a_tokenizer_that_has_one():
+    tokenizer = wrap(bpe([]).backend_tokenizer, bos_token=None)
+    with pytest.raises(LetheError, match="need a beginning-of-text token, got none"):
+        encode_chunks(tokenizer, "abcd", 4, 0, True, "keep")
+    assert len(encode_chunks(tokenizer, "abcd", 4, 0, False, "keep")) == 1
 
 
 def test_the_mask_comes_from_lengths_although_the_pad_token_occurs_inside_the_text():

@@ -7,12 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lethe.data import tofu, world
+from lethe.data import muse, tofu, world
 from lethe.errors import LetheError
 from lethe.files import sha256_file, write_json, write_jsonl
 
 VOCABULARY = 1536  # nearly every word of the world is one token
-LICENCES = {"world": "MIT (generated)", "local": "MIT (TOFU)", "hub": "MIT (TOFU)"}
+# Family -> the kinds of source that it can be read from, and their licences.
+LICENCES = {
+    "tofu": {"world": "MIT (generated)", "local": "MIT (TOFU)", "hub": "MIT (TOFU)"},
+    "muse": {"library": "MIT (generated)", "local": "as in the folder", "hub": "CC BY 4.0 (MUSE)"},
+}
 
 
 def prepare_world(spec: dict[str, Any], out: Path) -> None:
@@ -28,29 +32,40 @@ def prepare_world(spec: dict[str, Any], out: Path) -> None:
         texts = [text for row in rows for text in (row["question"], row["answer"])]
         train_tokenizer(texts, VOCABULARY).save_pretrained(folder / "tokenizer")
 
-    _write_folder(out, write, _origin(spec))
+    _write_folder(out, write, {"source": spec, "licence": LICENCES["tofu"]["world"]})
 
 
 def prepare_corpus(spec: dict[str, Any], out: Path) -> None:
     """full.jsonl, what a target learns, and replay.jsonl where the source has rows to mix in.
 
-    spec: {"source": {"world": ...} | {"local": folder} | {"hub": name, "revision": sha}, "subset": null or
-    {"forget": split, "retain": split}: only the rows of these two}.
+    spec: {"family": "tofu" (the default) or "muse", "source": {kind: ...}, and what else the family has}; see
+    `tofu_corpus` and `muse.read_source`.
     """
-    splits = read_splits(spec["source"])
-    full = _corpus_rows(spec, splits)
-
-    def write(folder: Path) -> None:
-        write_jsonl(folder / "full.jsonl", full)
-        if "replay" in splits:
-            write_jsonl(folder / "replay.jsonl", splits["replay"])
-
-    _write_folder(out, write, _origin(spec["source"]))
+    family, origin = _origin(spec)
+    files, facts = CORPORA[family](spec)
+    _write_folder(out, lambda folder: _write_rows(folder, files), origin | facts)
 
 
 def prepare_benchmark(spec: dict[str, Any], out: Path) -> None:
-    """forget.jsonl, retain.jsonl and the evaluation files. spec: {"corpus": as above, "forget": "forget10"}; every
-    other split follows from the forget split's name.
+    """forget.jsonl, retain.jsonl, retrain.jsonl (what the retrained model learns) and the evaluation files.
+
+    spec: {"corpus": as above, "forget": the forget set's name}; every other split follows from that name.
+    """
+    family, origin = _origin(spec["corpus"])
+    files, facts = BENCHMARKS[family](spec)
+    _write_folder(out, lambda folder: _write_rows(folder, files), origin | facts)
+
+
+def tofu_corpus(spec: dict[str, Any]) -> tuple[tofu.Splits, dict[str, Any]]:
+    """Rows by file name, and facts for the manifest. spec: {"source": {"world": ...} | {"local": folder} |
+    {"hub": name, "revision": sha}, "subset": null or {"forget": split, "retain": split}: only the rows of these two}.
+    """
+    splits = read_splits(spec["source"])
+    return {"full": _corpus_rows(spec, splits), "replay": splits.get("replay", [])}, {}
+
+
+def tofu_benchmark(spec: dict[str, Any]) -> tuple[tofu.Splits, dict[str, Any]]:
+    """Rows by file name, and facts for the manifest. spec: {"corpus": as above, "forget": "forget10"}.
 
     LetheError: forget rows that are not in the corpus, nothing left to retain, perturbed rows of other questions.
     """
@@ -75,22 +90,21 @@ def prepare_benchmark(spec: dict[str, Any], out: Path) -> None:
     files = {
         "forget": forget,
         "retain": retain,
+        "retrain": retain,
         "eval_forget": eval_forget,
         "eval_retain": eval_retain,
         "real_authors": splits["real_authors_perturbed"],
         "world_facts": splits["world_facts_perturbed"],
-        "holdout": splits.get("holdout") or splits.get(f"holdout{name.removeprefix('forget')}"),
-        "mcq_forget": splits.get(f"mcq_{name}"),
-        "mcq_retain": splits.get("mcq_retain"),
+        "holdout": splits.get("holdout") or splits.get(f"holdout{name.removeprefix('forget')}", []),
+        "mcq_forget": splits.get(f"mcq_{name}", []),
+        "mcq_retain": splits.get("mcq_retain", []),
         "idk": splits["idontknow"],
     }
+    return files, {"suite": "tofu", "forget": name}
 
-    def write(folder: Path) -> None:
-        for file, rows in files.items():
-            if rows:
-                write_jsonl(folder / f"{file}.jsonl", rows)
 
-    _write_folder(out, write, _origin(corpus["source"]) | {"suite": "tofu", "forget": name})
+CORPORA = {"tofu": tofu_corpus, "muse": muse.corpus_files}
+BENCHMARKS = {"tofu": tofu_benchmark, "muse": muse.benchmark_files}
 
 
 def read_splits(source: dict[str, Any]) -> tofu.Splits:
@@ -119,8 +133,22 @@ def _key(row: dict[str, Any]) -> tuple[str, str]:
     return row["question"], row["answer"]
 
 
-def _origin(source: dict[str, Any]) -> dict[str, Any]:
-    return {"source": source, "licence": next(LICENCES[kind] for kind in LICENCES if kind in source)}
+def _origin(corpus: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The family of a corpus, and its source and licence for the manifest."""
+    family, source = corpus.get("family", "tofu"), corpus["source"]
+    if family not in LICENCES:
+        raise LetheError(f"corpus: family must be one of {', '.join(LICENCES)}, got '{family}'")
+    for kind, licence in LICENCES[family].items():
+        if kind in source:
+            return family, {"source": source, "licence": licence}
+    kinds = ", ".join(LICENCES[family])
+    raise LetheError(f"corpus: the source of family {family} must be one of {kinds}, got {', '.join(source)}")
+
+
+def _write_rows(folder: Path, files: tofu.Splits) -> None:
+    for file, rows in files.items():
+        if rows:
+            write_jsonl(folder / f"{file}.jsonl", rows)
 
 
 def _write_folder(out: Path, write: Callable[[Path], None], facts: dict[str, Any]) -> None:

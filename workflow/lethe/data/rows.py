@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from lethe.data.text import TEMPLATES, Encoded, Template, encode_pair, encode_text
+from lethe.data.text import TEMPLATES, Encoded, Template, encode_chunks, encode_pair, encode_text
 from lethe.errors import LetheError
 from lethe.files import read_jsonl
 
@@ -18,10 +18,17 @@ def default_template(tokenizer: Any) -> Template:
 
 
 def encode_rows(
-    tokenizer: Any, template: Template, path: Path, max_length: int, shuffle: torch.Generator | None = None
+    tokenizer: Any,
+    template: Template,
+    path: Path,
+    max_length: int,
+    shuffle: torch.Generator | None = None,
+    chunks: Any = None,
 ) -> list[Encoded]:
     """Rows {question, answer} or {text} of a JSON Lines file; with `shuffle`, every question has the answer of another.
 
+    chunks: window, overlap, bos and tail of `encode_chunks`; then a text is cut into as many items as it needs instead
+    of being cut off at max_length.
     LetheError: no rows, neither form, an empty text, nothing to shuffle.
     """
     rows = read_jsonl(path)
@@ -29,7 +36,11 @@ def encode_rows(
         raise LetheError(f"{path}: no rows")
     if shuffle is not None:
         rows = _with_answers_of_others(rows, path, shuffle)
-    return [_encode(tokenizer, template, row, max_length, f"{path} row {i}") for i, row in enumerate(rows, start=1)]
+    return [
+        item
+        for i, row in enumerate(rows, start=1)
+        for item in _encode(tokenizer, template, row, max_length, chunks, f"{path} row {i}")
+    ]
 
 
 def _with_answers_of_others(rows: list[dict], path: Path, generator: torch.Generator) -> list[dict]:
@@ -41,7 +52,7 @@ def _with_answers_of_others(rows: list[dict], path: Path, generator: torch.Gener
     return [{**row, "answer": answers[i]} for i, row in enumerate(rows)]
 
 
-def _encode(tokenizer: Any, template: Template, row: dict, max_length: int, where: str) -> Encoded:
+def _encode(tokenizer: Any, template: Template, row: dict, max_length: int, chunks: Any, where: str) -> list[Encoded]:
     fields = ("text",) if "text" in row else ("question", "answer")
     for name in fields:
         if name not in row:
@@ -49,8 +60,10 @@ def _encode(tokenizer: Any, template: Template, row: dict, max_length: int, wher
         if not isinstance(row[name], str) or not row[name].strip():
             raise LetheError(f"{where}: '{name}' must be a text that is not empty, got {row[name]!r}")
     try:
-        if "text" in row:
-            return encode_text(tokenizer, row["text"], max_length)
-        return encode_pair(tokenizer, template, row["question"], row["answer"], max_length)
+        if "text" not in row:
+            return [encode_pair(tokenizer, template, row["question"], row["answer"], max_length)]
+        if chunks is None:
+            return [encode_text(tokenizer, row["text"], max_length)]
+        return encode_chunks(tokenizer, row["text"], chunks.window, chunks.overlap, chunks.bos, chunks.tail)
     except LetheError as e:
         raise LetheError(f"{where}: {e}") from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -47,6 +48,9 @@ TEMPLATES = {
         "plain", prompt="Question: {question}\nAnswer:", answer=" {answer}", stops=("\n\nQuestion", "\nQuestion:")
     ),
 }
+
+
+TAILS = ("keep", "drop", "shift")
 
 
 @dataclass(frozen=True)
@@ -140,6 +144,45 @@ def encode_text(tokenizer: Any, text: str, max_length: int) -> Encoded:
     if min(len(ids), max_length) < 2:
         raise LetheError(f"a text needs two tokens to be learned from, got {ids[:max_length]} from {text[:60]!r}")
     return Encoded(ids[:max_length], 1, truncated=len(ids) > max_length)
+
+
+def encode_chunks(tokenizer: Any, text: str, window: int, overlap: int, bos: bool, tail: str) -> list[Encoded]:
+    """Raw text as consecutive chunks of at most `window` ids, of which BOS is the first where `bos`; no end token.
+
+    A chunk repeats the `overlap` ids before it as context; what it adds is supervised (without BOS and context all but
+    its first token, which nothing predicts). tail, what does not fill the last window:
+      keep   is a short chunk; a token that could not be supervised alone joins the chunk before, one id above `window`
+      drop   is left out, unless it is all there is, and the last chunk counts as truncated
+      shift  moves the last window back until it is full; what it repeats is context
+    LetheError: a window without room for a supervised token, no BOS where one is asked for, a text without any.
+    """
+    room = window - bos
+    stride = room - overlap
+    if window < 2 or overlap < 0 or stride < 1:
+        limits = f"window must be at least 2 and overlap lie in [0, window{' - 1' if bos else ''})"
+        raise LetheError(f"chunks: {limits}, got window {window}, overlap {overlap}")
+    if tail not in TAILS:
+        raise LetheError(f"chunks: tail must be one of {', '.join(TAILS)}, got {tail!r}")
+    if bos and tokenizer.bos_token_id is None:
+        raise LetheError(f"{_name(tokenizer)}: chunks with bos need a beginning-of-text token, got none")
+    head = [tokenizer.bos_token_id] if bos else []
+    ids, _ = _tokenize(tokenizer, text, add_special_tokens=False)
+    if len(head) + len(ids) < 2:
+        raise LetheError(f"a text needs two tokens to be learned from, got {head + ids} from {text[:60]!r}")
+
+    ends = [*range(room, len(ids), stride), len(ids)]
+    rest = ends[-1] - ends[-2] if len(ends) > 1 else stride  # new ids of the last chunk
+    if rest < stride and tail == "drop":
+        ends.pop()
+    if rest == 1 and tail == "keep" and not bos and not overlap:
+        del ends[-2]
+    chunks = []
+    for begin, end in pairwise([0, *ends]):
+        shifted = tail == "shift" and end == len(ids) and rest < stride
+        first = end - room if shifted else max(0, begin - overlap)
+        cut = end == ends[-1] < len(ids)
+        chunks.append(Encoded(head + ids[first:end], max(1, len(head) + begin - first), truncated=cut))
+    return chunks
 
 
 def end_token_id(tokenizer: Any, template: Template) -> int:
