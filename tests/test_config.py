@@ -57,7 +57,7 @@ def test_every_recipe_resolves_at_every_scale(repo, scale):
     for name in [f"untouched+{name}" if name in overlays else name for name in recipes]:
         for model in found.models:
             for benchmark in found.benchmarks:
-                recipe = resolve(recipes, name, found.settings, model, benchmark)
+                recipe = resolve(recipes, name, found.settings, model=model, benchmark=benchmark)
                 assert recipe.name == name
                 if recipe.batch:
                     recipe.batch.check(processes=1)
@@ -66,7 +66,7 @@ def test_every_recipe_resolves_at_every_scale(repo, scale):
 def test_the_papers_values_are_those_of_the_released_code(repo):
     """MASC Table 8 and repro/run_masc_tofu.sh; the scaling runs have settings of their own."""
     recipes = load_recipes(repo / "config/recipes.yaml")
-    tofu = resolve(recipes, "masc", ["paper"], "llama2-7b", "tofu-forget10")
+    tofu = resolve(recipes, "masc", ["paper"], model="llama2-7b", benchmark="tofu-forget10")
     assert (tofu.forget.weight, tofu.forget.rho, tofu.forget.eta, tofu.forget.k, tofu.forget.beta) == (
         0.05,
         0.7,
@@ -76,7 +76,7 @@ def test_the_papers_values_are_those_of_the_released_code(repo):
     )
     assert (tofu.stop.alpha, tofu.stop.every, tofu.stop.trigger, tofu.stop.confirm) == (0.475, 2, 4, 32)
     assert (tofu.adapter.r, tofu.adapter.alpha, tofu.optimizer.lr, tofu.optimizer.weight_decay) == (16, 32, 1e-4, 0.01)
-    scaling = resolve(recipes, "masc", ["paper"], "qwen2.5-3b", "tofu-forget10")
+    scaling = resolve(recipes, "masc", ["paper"], model="qwen2.5-3b", benchmark="tofu-forget10")
     assert (scaling.forget.weight, scaling.forget.rho, scaling.forget.eta, scaling.stop.alpha) == (0.1, 0.5, 0.5, 0.2)
 
 

@@ -85,7 +85,7 @@ def test_what_was_chosen_follows_from_the_log(log):
 def test_mini_uses_what_was_chosen(repo, log):
     recipes, mini = load_recipes(repo / "config/recipes.yaml"), config.load_scale("mini", repo)
     for row in log[log["chosen"] == True].itertuples():  # noqa: E712
-        resolved = resolve(recipes, row.recipe, mini.settings, "w128", "tofu-forget10").model_dump()
+        resolved = resolve(recipes, row.recipe, mini.settings, model="w128", benchmark="tofu-forget10").model_dump()
         for key, value in json.loads(row.settings).items():
             found = resolved
             for part in key.split("."):

@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
         return sub
 
     p = command(prepare, "write the data of a benchmark, a corpus or the embedded world as JSON Lines")
-    p.add_argument("--kind", choices=["world", "corpus", "benchmark"], required=True)
+    p.add_argument("--kind", choices=["world", "library", "corpus", "benchmark"], required=True)
     p.add_argument("--spec", required=True, metavar="JSON", help="the entry of the scale file")
     p.add_argument("--out", type=Path, required=True)
 
@@ -59,6 +59,7 @@ def parser() -> argparse.ArgumentParser:
         help='{"tiny": {...}}, {"hub": ..., "revision": ...} or {"local": DIR}',
     )
     p.add_argument("--data", type=Path, help="folder with pretrain.jsonl and tokenizer/ (tiny models)")
+    p.add_argument("--as-run", action="store_true", help="of a fetched model: weights/, run.json, trace.csv in --out")
     _recipe_options(p, "pretrain")
     p.add_argument("--seed", type=int, default=0)
     _model_options(p)
@@ -158,10 +159,11 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--out", type=Path, required=True)
 
     p = command(tune, "run the trials of the tuning protocol and write their log")
+    p.add_argument("--benchmark", required=True, help="of scale tuning")
     p.add_argument("--trials", type=Path, default=Path("config/tuning.yaml"))
     p.add_argument("--recipes", nargs="+", metavar="NAME", help="only these now; the log has whatever was run")
-    p.add_argument("--out", type=Path, default=Path("config/tuning.csv"))
-    p.add_argument("--work", type=Path, default=Path("work/tuning/trials"))
+    p.add_argument("--out", type=Path, help="default: config/tuning/BENCHMARK.csv")
+    p.add_argument("--work", type=Path, help="default: work/tuning/trials/BENCHMARK")
 
     p = command(score_log, "recompute the aggregates of a published evaluation log (TOFU's or OpenUnlearning's)")
     p.add_argument("log", type=Path)
@@ -210,9 +212,13 @@ def prepare(args: argparse.Namespace) -> None:
     """Write the data of a benchmark, a corpus or the embedded world as JSON Lines with a manifest."""
     from lethe.data import prepare as data
 
-    {"world": data.prepare_world, "corpus": data.prepare_corpus, "benchmark": data.prepare_benchmark}[args.kind](
-        _json(args.spec, "--spec"), args.out
-    )
+    stages = {
+        "world": data.prepare_world,
+        "library": data.prepare_library,
+        "corpus": data.prepare_corpus,
+        "benchmark": data.prepare_benchmark,
+    }
+    stages[args.kind](_json(args.spec, "--spec"), args.out)
 
 
 def pretrain(args: argparse.Namespace) -> None:
@@ -223,7 +229,8 @@ def pretrain(args: argparse.Namespace) -> None:
     from lethe.models import base
 
     if not isinstance(source, config.TinySource):
-        base.fetch(source, args.out, _work(args), trust_remote_code=args.trust_remote_code)
+        options = {"flat": not args.as_run, "trust_remote_code": args.trust_remote_code}
+        base.fetch(source, args.out, _work(args), **options)
         return
     if args.data is None:
         raise LetheError("--data is needed to train a small model")
@@ -407,7 +414,8 @@ def tune(args: argparse.Namespace) -> None:
     comes first), and write their log."""
     from lethe.tune import tune
 
-    tune(args.trials, args.out, args.work, args.recipes)
+    out, work = Path(f"config/tuning/{args.benchmark}.csv"), Path(f"work/tuning/trials/{args.benchmark}")
+    tune(args.benchmark, args.trials, args.out or out, args.work or work, args.recipes)
 
 
 def score_log(args: argparse.Namespace) -> None:

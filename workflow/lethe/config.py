@@ -33,20 +33,45 @@ class WorldSource(Strict):
     world: WorldSeed
 
 
+class LibraryStyle(Strict):
+    seed: int
+    style: Literal["news", "books"]
+
+
+class LibrarySource(Strict):
+    library: LibraryStyle
+
+
 class Subset(Strict):
     forget: str
     retain: str
 
 
+class Excerpts(Strict):
+    """What is cut out of plain text files: how many, and how many words each."""
+
+    count: PositiveInt = 100
+    prompt: PositiveInt = 650
+    continuation: PositiveInt = 80
+    member: PositiveInt = 1000
+
+
 class Corpus(Strict):
-    source: WorldSource | LocalSource | HubSource
-    subset: Subset | None = None
+    family: Literal["tofu", "muse"] = "tofu"
+    source: WorldSource | LibrarySource | LocalSource | HubSource
+    subset: Subset | None = None  # family tofu: only these two splits
+    excerpts: Excerpts | None = None  # family muse, plain text files
 
 
 class Benchmark(Strict):
+    """A forget set of a corpus and how it is evaluated. reference: the benchmark whose retrained model this one is
+    compared with; null: it has its own. start_from: the benchmark whose unlearned models are unlearned further."""
+
     corpus: str
-    suite: Literal["tofu"]
+    suite: Literal["tofu", "muse"]
     forget: str
+    reference: str | None = None
+    start_from: str | None = None
 
 
 class TinyModel(Strict):
@@ -61,6 +86,7 @@ class TinyModel(Strict):
 
 class TinySource(Strict):
     tiny: TinyModel
+    reads: Literal["world", "library"] = "world"  # what it is pretrained on
 
 
 class Template(Strict):
@@ -72,6 +98,7 @@ class Template(Strict):
 class Model(Strict):
     base: TinySource | HubSource | LocalSource
     targets: dict[str, HubSource | LocalSource] = Field(default_factory=dict)
+    retrained: dict[str, HubSource | LocalSource] = Field(default_factory=dict)  # by benchmark
     template: Template
     params_b: PositiveFloat = 0.001  # billions, for memory and time requests before the weights are seen
     trust_remote_code: bool = False
@@ -110,6 +137,7 @@ class Scale(Strict):
     warm: bool  # many short jobs on one machine: fork them from a process that has imported everything (lethe/warm.py)
     minutes_per_billion: PositiveFloat
     world: WorldSource | None = None
+    library: WorldSource | None = None
     corpora: dict[str, Corpus]
     benchmarks: dict[str, Benchmark]
     models: dict[str, Model]
@@ -120,18 +148,23 @@ class Scale(Strict):
     def _names_exist(self) -> "Scale":
         for name, model in self.models.items():
             _all_in(model.targets, self.corpora, f"models.{name}.targets")
+            _all_in(model.retrained, self.benchmarks, f"models.{name}.retrained")
         for name, benchmark in self.benchmarks.items():
             if benchmark.corpus not in self.corpora:
                 raise ValueError(
                     f"benchmarks.{name}.corpus: no corpus '{benchmark.corpus}' (has: {', '.join(self.corpora)})"
                 )
+            for key in ("reference", "start_from"):
+                if (other := getattr(benchmark, key)) is not None:
+                    _all_in([other], self.benchmarks, f"benchmarks.{name}.{key}")
         for role, names in self.roles.benchmarks.items():
             _all_in(names, self.benchmarks, f"roles.benchmarks.{role}")
         for role, names in self.roles.models.items():
             _all_in(names, self.models, f"roles.models.{role}")
-        tiny = [name for name, model in self.models.items() if isinstance(model.base, TinySource)]
-        if tiny and self.world is None:
-            raise ValueError(f"models.{tiny[0]} is tiny and takes the world's tokenizer, but there is no 'world'")
+        for name, model in self.models.items():
+            if isinstance(model.base, TinySource) and getattr(self, model.base.reads) is None:
+                reads = model.base.reads
+                raise ValueError(f"models.{name} is tiny and learns the {reads}'s language, but there is no '{reads}'")
         return self
 
 
@@ -217,18 +250,20 @@ def load_study(name: str, root: str | Path = ".") -> Study:
 
 
 def check_recipes(recipes: dict[str, dict], scales: Iterable[Scale]) -> None:
-    """Every `at` key names a setting of some scale, and every key inside it a field, a model or a benchmark."""
+    """Every `at` key names a setting of some scale, and every key inside it a field, a model, a corpus or a
+    benchmark."""
     scales = list(scales)
     for name, entry in recipes.items():
         for setting, special in entry.get("at", {}).items():
             known = [scale for scale in scales if setting in scale.settings]
-            names = {n for scale in known for n in (*scale.models, *scale.benchmarks)} | set(Recipe.model_fields)
+            places = {n for scale in known for n in (*scale.models, *scale.corpora, *scale.benchmarks)}
+            names = places | set(Recipe.model_fields)
             if not known:
                 raise LetheError(f"{paths.RECIPES}: recipes.{name}.at.{setting}: no scale has this setting")
             for key in special:
                 if key not in names:
                     raise LetheError(
-                        f"{paths.RECIPES}: recipes.{name}.at.{setting}.{key}: no field, model or benchmark"
+                        f"{paths.RECIPES}: recipes.{name}.at.{setting}.{key}: no field, model, corpus or benchmark"
                     )
 
 

@@ -42,7 +42,7 @@ def plan(study: Study, scale: Scale, tier: str) -> list[Cell]:
     cells: dict[Cell, None] = {}
     for runs in study.runs:
         for benchmark, model, seeds in _places(study, scale, tier, runs):
-            cells[Cell(benchmark, model, "retrain", REFERENCE_SEED, "none")] = None
+            cells[Cell(reference_of(scale, benchmark), model, "retrain", REFERENCE_SEED, "none")] = None
             for recipe in _recipes(study, scale, runs.recipes):
                 for seed in seeds:
                     if seed != REFERENCE_SEED and _is_given(scale, benchmark, model, recipe):
@@ -63,6 +63,21 @@ def plan_curves(study: Study, scale: Scale, tier: str) -> list[Curve]:
     ]
 
 
+def _main_models(study: Study, scale: Scale) -> dict[str, str]:
+    """The model that a benchmark's tables show: the first that the study runs on it."""
+    shown: dict[str, str] = {}
+    for runs in study.runs:
+        for benchmark in scale.roles.benchmarks.get(runs.benchmarks, []):
+            for model in scale.roles.models.get(runs.models, [])[:1]:
+                shown.setdefault(benchmark, model)
+    return shown
+
+
+def reference_of(scale: Scale, benchmark: str) -> str:
+    """The benchmark whose retrained model this one is compared with: itself, unless it names another."""
+    return scale.benchmarks[benchmark].reference or benchmark
+
+
 def _places(study: Study, scale: Scale, tier: str, runs: StudyRuns | StudyCurves) -> Iterator[tuple[str, str, list]]:
     """Benchmark, model and seeds of a part of the study; nothing where the tier leaves it out."""
     if runs.tier == "full" and tier == "core":
@@ -81,15 +96,17 @@ def _recipes(study: Study, scale: Scale, names: list[str]) -> list[str]:
 
 
 def _is_given(scale: Scale, benchmark: str, model: str, recipe: str) -> bool:
-    """A released target is one model: it has no further seeds, and neither has the model before fine-tuning."""
-    return recipe == "base" or (
-        recipe == "target" and scale.benchmarks[benchmark].corpus in scale.models[model].targets
-    )
+    """A released target or retrained model is one model: it has no further seeds, and neither has the model before
+    fine-tuning."""
+    released = {"target": scale.benchmarks[benchmark].corpus in scale.models[model].targets}
+    released |= {"base": True, "retrain": benchmark in scale.models[model].retrained}
+    return released.get(recipe, False)
 
 
 def recipe_of(recipes: dict[str, dict], scale: Scale, run: str) -> Recipe:
     benchmark, model, name = run.split("/")
-    return resolve(recipes, name, scale.settings, model, benchmark)
+    corpus = scale.benchmarks[benchmark].corpus
+    return resolve(recipes, name, scale.settings, model=model, corpus=corpus, benchmark=benchmark)
 
 
 def run_folder(scale: Scale, run: str, seed: int | str) -> str:
@@ -113,9 +130,10 @@ def paper_roles(study: Study, scale: Scale) -> dict[str, Any]:
     return {
         "scale": scale.name,
         "benchmarks": scale.roles.benchmarks,
-        "headline": {role: names[0] for role, names in scale.roles.benchmarks.items()},
+        "headline": {role: names[0] for role, names in scale.roles.benchmarks.items() if names},
         "models": {
             "main": scale.roles.models["main"][0],
+            "of": _main_models(study, scale),
             "ladder": scale.roles.models["ladder"],
             "printed": {name: model.printed for name, model in scale.models.items() if model.printed},
         },

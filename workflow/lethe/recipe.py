@@ -185,6 +185,17 @@ class Batch(Strict):
             )
 
 
+class Chunks(Strict):
+    """Long texts are learned in windows of `window` tokens, the BOS of each included where `bos` is true. The first
+    `overlap` tokens of a window repeat the end of the one before, as context. tail: what is shorter than a window at
+    a text's end is kept as it is, dropped, or made whole by moving its window back (`shift`)."""
+
+    window: PositiveInt
+    overlap: NonNegativeInt = 0
+    bos: bool = False
+    tail: Literal["keep", "drop", "shift"] = "keep"
+
+
 class Precision(Strict):
     """Weights, gradients and optimiser states are float32; autocast and the saved file may use fewer bits.
     autocast `auto`: bfloat16 on a GPU, none on a CPU. save `start`: as the model the run starts from."""
@@ -198,13 +209,15 @@ class Recipe(Strict):
     """One entry of recipes.yaml, resolved for a scale, model and benchmark: everything that changes a number.
 
     A recipe of method `finetune` learns the rows of `data` with its retain loss. One of method `random` moves every
-    weight matrix that the run of recipe `like` moved, by as much, in a random direction. `system` replaces the system
+    weight matrix that the run of recipe `like` moved, by as much, in a random direction. One of method `task_vector` goes
+    `strength` times as far from the start as learning the forget set with the retain loss went, the other way (Ilharco
+    et al. 2023). `chunks`: how rows that are texts are cut; without, at max_length. `system` replaces the system
     prompt of the model's template, in unlearning alone. `shuffle_answers` gives every forget question the answer of
     another one. `own_order`: rows come in an order of the recipe's own, not of the seed alone; for a recipe that
     differs from another in its stop only, and would else be the same run wherever both stop at one step."""
 
     name: str
-    method: Literal["none", "finetune", "gradient", "random"]
+    method: Literal["none", "finetune", "gradient", "random", "task_vector"]
     data: Literal["pretrain", "full", "retain"] | None = None
     replay: NonNegativeInt = 0
     shuffle: bool = True
@@ -224,6 +237,8 @@ class Recipe(Strict):
     epoch: Literal["forget", "longest"] = "forget"
     precision: Precision = Precision()
     max_length: PositiveInt = 512
+    chunks: Chunks | None = None
+    strength: PositiveFloat | None = None
 
     @model_validator(mode="after")
     def _complete(self) -> "Recipe":
@@ -233,12 +248,13 @@ class Recipe(Strict):
             "finetune": ("data", "retain", *training),
             "gradient": ("forget", "stop", *training),
             "random": ("like",),
+            "task_vector": ("retain", "strength", *training),
         }[self.method]
         for field in need:
             if getattr(self, field) is None:
                 raise ValueError(f"a recipe with method: {self.method} needs '{field}'")
-        if self.method == "finetune" and (self.forget or self.stop):
-            raise ValueError("a recipe with method: finetune takes no forget loss and no stop rule")
+        if self.method in ("finetune", "task_vector") and (self.forget or self.stop):
+            raise ValueError(f"a recipe with method: {self.method} takes no forget loss and no stop rule")
         return self
 
     @model_validator(mode="after")
@@ -278,7 +294,7 @@ class Recipe(Strict):
     @property
     def unlearns(self) -> bool:
         """Whether it makes a run of its own out of the target."""
-        return self.method in ("gradient", "random") or (self.method == "none" and self.start is not None)
+        return self.method in ("gradient", "random", "task_vector") or (self.method == "none" and self.start is not None)
 
     @property
     def needs_refusals(self) -> bool:
@@ -309,30 +325,36 @@ def load_recipes(path: str | Path | None = None) -> dict[str, dict]:
 
 
 def resolve(
-    recipes: dict[str, dict], name: str, settings: Iterable[str] = (), model: str = "", benchmark: str = ""
+    recipes: dict[str, dict],
+    name: str,
+    settings: Iterable[str] = (),
+    *,
+    model: str = "",
+    corpus: str = "",
+    benchmark: str = "",
 ) -> Recipe:
     """The recipe `name` at these settings: its parent (`from`) resolved first, then its own values, then those under
-    `at` for each setting (a scale's), and within it for the model, then the benchmark. The most specific wins.
+    `at` for each setting (a scale's), and within it for the model, the corpus, the benchmark. The most specific wins.
 
     `masc+nf4` is the recipe masc with the values of the entry nf4 on top: for what is crossed with many recipes."""
     value: dict[str, Any] = {"name": name}
     for part in name.split("+"):
         if part not in recipes:
             raise LetheError(f"{paths.RECIPES}: no recipe '{part}' (has: {', '.join(recipes)})")
-        value = merge(value, _resolve(recipes, part, list(settings), model, benchmark))
+        value = merge(value, _resolve(recipes, part, list(settings), [model, corpus, benchmark]))
     return validate(Recipe, value, f"{paths.RECIPES}: recipes.{name}")
 
 
-def _resolve(recipes: dict[str, dict], name: str, settings: list[str], model: str, benchmark: str) -> dict:
+def _resolve(recipes: dict[str, dict], name: str, settings: list[str], places: list[str]) -> dict:
     entry = dict(recipes[name])
     at, parent = entry.pop("at", {}), entry.pop("from", None)
     if parent is not None and parent not in recipes:
         raise LetheError(f"{paths.RECIPES}: recipes.{name}.from: no recipe '{parent}' (has: {', '.join(recipes)})")
-    value = merge(_resolve(recipes, parent, settings, model, benchmark) if parent else {}, entry)
+    value = merge(_resolve(recipes, parent, settings, places) if parent else {}, entry)
     for setting in settings:
         special = dict(at.get(setting, {}))
         inner = {key: special.pop(key) for key in list(special) if key not in Recipe.model_fields}
-        for override in (special, inner.get(model, {}), inner.get(benchmark, {})):
+        for override in (special, *(inner.get(place, {}) for place in places)):
             value = merge(value, override)
     return value
 

@@ -21,7 +21,7 @@ from lethe.analysis.share import compute_share
 from lethe.config import LocalSource, TinySource
 from lethe.errors import LetheError
 from lethe.models.codebooks import check_attack
-from lethe.plan import REFERENCE_SEED, paper_roles, plan, plan_curves, recipe_of, run_folder, weights
+from lethe.plan import REFERENCE_SEED, paper_roles, plan, plan_curves, recipe_of, reference_of, run_folder, weights
 from lethe.schema import canonical_json
 
 # Snakemake sets OMP_NUM_THREADS to a job's threads; threads that spin while they wait would slow the other jobs.
@@ -186,8 +186,11 @@ def any_of(names):
 
 RUNS = seeds_by_run()
 REFERENCES = [cell.run for cell in CELLS if is_reference(cell)]
+RETRAINED = [f"{benchmark}/{name}/retrain" for name, model in SCALE.models.items() for benchmark in model.retrained]
 FINETUNED = {
-    run: seeds for run, seeds in RUNS.items() if RECIPE[run].method == "finetune" and RECIPE[run].name != "target"
+    run: seeds
+    for run, seeds in RUNS.items()
+    if RECIPE[run].method == "finetune" and RECIPE[run].name != "target" and run not in RETRAINED
 }
 UNLEARNED = {run: seeds for run, seeds in RUNS.items() if RECIPE[run].unlearns}
 GIVEN = [f"{name}/{corpus}" for name, model in SCALE.models.items() for corpus in model.targets]
@@ -209,7 +212,17 @@ def digest(*parts):
     return content.hexdigest()
 
 
-DATA_CODE = ("data/prepare.py", "data/tofu.py", "data/world.py", "data/vocabulary.py", "models/tiny.py")
+LANGUAGES = {name: source for name in ("world", "library") if (source := getattr(SCALE, name)) is not None}
+DATA_CODE = (
+    "data/prepare.py",
+    "data/tofu.py",
+    "data/world.py",
+    "data/vocabulary.py",
+    "data/muse.py",
+    "data/library.py",
+    "data/phrases.py",
+    "models/tiny.py",
+)
 FETCHING_CODE = ("models/base.py", "models/load.py")
 ATTACKING_CODE = ("models/quantise.py", "models/codebooks.py")
 TRAINING_CODE = ("unlearn", "optim", "data/rows.py", "data/text.py", "models/load.py", *ATTACKING_CODE)
@@ -250,10 +263,18 @@ def corpus_of(wildcards):
     return paths.data(SCALE.name, place_of(wildcards)[2])
 
 
-def start_of(wildcards):
-    """The target that unlearning starts from, whatever the run's own seed."""
-    _, model, corpus = place_of(wildcards)
+def start_from(wildcards):
+    """What unlearning starts from: the target, whatever the run's own seed, or where the benchmark starts from another,
+    that one's run of the same recipe and {seed}."""
+    benchmark, model, corpus = place_of(wildcards)
+    if (before := SCALE.benchmarks[benchmark].start_from) is not None:
+        return weights(SCALE, f"{before}/{model}/{RECIPE[wildcards.run].name}", "{seed}")
     return paths.target(SCALE.name, model, corpus, REFERENCE_SEED)
+
+
+def start_of(seeds):
+    """The models that a job's runs start from, as an input function."""
+    return lambda wildcards: list(dict.fromkeys(start_from(wildcards).replace("{seed}", str(seed)) for seed in seeds))
 
 
 def sibling(wildcards, recipe):
@@ -261,10 +282,15 @@ def sibling(wildcards, recipe):
     return f"{wildcards.run.rpartition('/')[0]}/{recipe}"
 
 
+def retrained(wildcards):
+    """The run that retrained the model which this one is compared with."""
+    benchmark, model, _ = place_of(wildcards)
+    return f"{reference_of(SCALE, benchmark)}/{model}/retrain"
+
+
 def retrain_of(wildcards):
     """The retrained model, where the recipe's stop rule is calibrated by it."""
-    needed = RECIPE[wildcards.run].needs_retrain
-    return [weights(SCALE, sibling(wildcards, "retrain"), REFERENCE_SEED)] if needed else []
+    return [weights(SCALE, retrained(wildcards), REFERENCE_SEED)] if RECIPE[wildcards.run].needs_retrain else []
 
 
 def like_of(seeds):
@@ -282,8 +308,8 @@ def weights_of(seeds):
     return lambda wildcards: [weights(SCALE, wildcards.run, seed) for seed in seeds]
 
 
-def reference_of(wildcards):
-    return paths.evaluation(SCALE.name, sibling(wildcards, "retrain"), REFERENCE_SEED, "none")
+def reference_scores(wildcards):
+    return paths.evaluation(SCALE.name, retrained(wildcards), REFERENCE_SEED, "none")
 
 
 def summary_inputs():
@@ -313,22 +339,23 @@ def model_recipe(name):
 
 
 def shared_recipe(name, wildcards):
-    return recipes.resolve(RECIPES, name, SCALE.settings, place_of(wildcards)[1])
+    _, model, corpus = place_of(wildcards)
+    return recipes.resolve(RECIPES, name, SCALE.settings, model=model, corpus=corpus)
 
 
 def rows_options(wildcards):
     """What `lethe finetune` trains on."""
     recipe = RECIPE[wildcards.run] if hasattr(wildcards, "run") else shared_recipe("target", wildcards)
     corpus = corpus_of(wildcards)
-    rows = f"{corpus}/full.jsonl" if recipe.data == "full" else f"{benchmark_of(wildcards)}/retain.jsonl"
+    rows = f"{corpus}/full.jsonl" if recipe.data == "full" else f"{benchmark_of(wildcards)}/retrain.jsonl"
     return f"--train {rows}" + (f" --replay {corpus}/replay.jsonl" if recipe.replay else "")
 
 
 def unlearning_options(wildcards):
     """What some recipes of `lethe unlearn` read besides the forget and retain rows."""
     recipe, options = RECIPE[wildcards.run], []
-    if recipe.needs_retrain:
-        options.append(f"--retrain {weights(SCALE, sibling(wildcards, 'retrain'), REFERENCE_SEED)}")
+    for folder in retrain_of(wildcards):
+        options.append(f"--retrain {folder}")
     if recipe.needs_refusals:
         options.append(f"--refusals {benchmark_of(wildcards)}/idk.jsonl")
     if recipe.like:
@@ -347,8 +374,15 @@ def margin_json(wildcards):
 
 def source_json(wildcards):
     """Where a model comes from."""
-    model, corpus = model_of(wildcards), place_of(wildcards)[2]
+    model, (benchmark, _, corpus) = model_of(wildcards), place_of(wildcards)
+    if benchmark is not None:
+        return canonical_json(model.retrained[benchmark])
     return canonical_json(model.targets[corpus] if corpus else model.base)
+
+
+def language_of(wildcards):
+    """What a tiny model is pretrained on."""
+    return paths.data(SCALE.name, model_of(wildcards).base.reads)
 
 
 def benchmark_json(wildcards):

@@ -1,24 +1,24 @@
 # Data: the only rules, with the models' downloads, that may talk to a hub.
 
-if SCALE.world:
-
-    rule prepare_world:
-        output:
-            data=directory(paths.data(SCALE.name, "world")),
-        log:
-            paths.log(SCALE.name, "data", "world"),
-        localrule: True
-        conda:
-            "../../envs/compute.yaml"
-        threads: 1
-        resources:
-            mem_mb=2000,
-            runtime=10,
-        params:
-            spec=canonical_json(SCALE.world),
-            code=digest(*DATA_CODE),
-        shell:
-            "lethe prepare --kind world --spec {params.spec:q} --out {output.data} 2>&1 | tee {log}"
+rule prepare_language:
+    output:
+        data=directory(paths.data(SCALE.name, "{language}")),
+    log:
+        paths.log(SCALE.name, "data", "{language}"),
+    wildcard_constraints:
+        language=any_of(LANGUAGES),
+    localrule: True
+    conda:
+        "../../envs/compute.yaml"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=10,
+    params:
+        spec=lambda wildcards: canonical_json(LANGUAGES[wildcards.language]),
+        code=digest(*DATA_CODE),
+    shell:
+        "lethe prepare --kind {wildcards.language} --spec {params.spec:q} --out {output.data} 2>&1 | tee {log}"
 
 
 rule prepare_corpus:

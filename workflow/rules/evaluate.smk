@@ -40,8 +40,8 @@ for (seeds, attacks), runs in evaluation_batches().items():
         input:
             weights=weights_of(seeds),
             benchmark=benchmark_of,
-            reference=reference_of,
-            reference_items=lambda wildcards: paths.items(reference_of(wildcards)),
+            reference=reference_scores,
+            reference_items=lambda wildcards: paths.items(reference_scores(wildcards)),
         output:
             scores=[paths.evaluation(SCALE.name, "{run}", seed, attack) for seed in seeds for attack in attacks],
             details=[

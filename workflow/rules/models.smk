@@ -3,7 +3,7 @@
 
 rule pretrain:
     input:
-        data=paths.data(SCALE.name, "world"),
+        data=language_of,
     output:
         base=directory(paths.base(SCALE.name, "{model}")),
     log:
@@ -72,6 +72,33 @@ rule fetch_target:
         code=digest(*FETCHING_CODE),
     shell:
         "lethe pretrain --source {params.source:q} {params.trust} --out {output.target} --work {params.work}"
+        " 2>&1 | tee {log}"
+
+
+rule fetch_retrained:
+    output:
+        weights=directory(f"{paths.seed(SCALE.name, '{run}', REFERENCE_SEED)}/weights"),
+        record=f"{paths.seed(SCALE.name, '{run}', REFERENCE_SEED)}/run.json",
+        trace=f"{paths.seed(SCALE.name, '{run}', REFERENCE_SEED)}/trace.csv",
+    log:
+        paths.log(SCALE.name, "fetch", "{run}"),
+    wildcard_constraints:
+        run=any_of(RETRAINED),
+    localrule: True
+    conda:
+        "../../envs/compute.yaml"
+    threads: 1
+    resources:
+        mem_mb=memory_mb,
+        runtime=120,
+    params:
+        source=source_json,
+        trust=trust_option,
+        out=paths.seed(SCALE.name, "{run}", REFERENCE_SEED),
+        work=paths.work(paths.seed(SCALE.name, "{run}", REFERENCE_SEED)),
+        code=digest(*FETCHING_CODE),
+    shell:
+        "lethe pretrain --as-run --source {params.source:q} {params.trust} --out {params.out} --work {params.work}"
         " 2>&1 | tee {log}"
 
 

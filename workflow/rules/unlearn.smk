@@ -45,7 +45,7 @@ for seeds, runs in batches(UNLEARNED).items():
         name:
             f"unlearn_{label(seeds)}"
         input:
-            start=start_of,
+            start=start_of(seeds),
             retrain=retrain_of,
             like=like_of(seeds),
             benchmark=benchmark_of,
@@ -66,6 +66,7 @@ for seeds, runs in batches(UNLEARNED).items():
         params:
             recipe=recipe_json,
             template=template_json,
+            start=start_from,
             options=unlearning_options,
             seeds=seeds,
             out=paths.runs(SCALE.name, "{run}"),
@@ -73,7 +74,7 @@ for seeds, runs in batches(UNLEARNED).items():
             trust=trust_option,
             code=digest(*TRAINING_CODE),
         shell:
-            "HF_HUB_OFFLINE=1 lethe unlearn --model {input.start} --forget {input.benchmark}/forget.jsonl"
+            "HF_HUB_OFFLINE=1 lethe unlearn --model {params.start} --forget {input.benchmark}/forget.jsonl"
             " --retain {input.benchmark}/retain.jsonl {params.options} --recipe {params.recipe:q}"
             " --template {params.template:q} {params.trust} --seeds {params.seeds} --out {params.out}"
             " --work {params.work} 2>&1 | tee {log}"
@@ -85,7 +86,7 @@ for (seeds, watch), runs in watch_batches().items():
         name:
             f"watch_{label(seeds)}_{watch.every}_{watch.rows}_{watch.past}"
         input:
-            start=start_of,
+            start=start_of(seeds),
             retrain=retrain_of,
             benchmark=benchmark_of,
         output:
@@ -104,6 +105,7 @@ for (seeds, watch), runs in watch_batches().items():
             recipe=recipe_json,
             template=template_json,
             margin=margin_json,
+            start=start_from,
             options=unlearning_options,
             watch=watch_options(watch),
             max_new_tokens=SCALE.evaluation.max_new_tokens,
@@ -113,7 +115,7 @@ for (seeds, watch), runs in watch_batches().items():
             trust=trust_option,
             code=digest(*WATCHING_CODE),
         shell:
-            "HF_HUB_OFFLINE=1 lethe watch --model {input.start} --forget {input.benchmark}/forget.jsonl"
+            "HF_HUB_OFFLINE=1 lethe watch --model {params.start} --forget {input.benchmark}/forget.jsonl"
             " --retain {input.benchmark}/retain.jsonl {params.options} --recipe {params.recipe:q}"
             " --template {params.template:q} --margin {params.margin:q} {params.watch}"
             " --max-new-tokens {params.max_new_tokens} {params.trust} --seeds {params.seeds} --out {params.out}"

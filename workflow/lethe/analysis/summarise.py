@@ -20,7 +20,7 @@ from lethe.plan import Cell, Curve, run_folder
 METRIC_COLUMNS = [*RUN_KEY[:2], "n_params", *RUN_KEY[2:], "attack", "metric", "value", "n", "lo", "hi", "reason"]
 RUN_COLUMNS = [
     *RUNS, "n_params_nonembed", "alpha", "reference_cpu_s", "cores", "update_norm", "update_over_step",
-    "update_over_step_touched", "spec",
+    "update_over_step_touched", "codes_changed", "update_over_step_random", "codes_changed_random", "spec",
 ]  # fmt: skip
 
 

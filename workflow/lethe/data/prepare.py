@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +21,18 @@ LICENCES = {
 
 def prepare_world(spec: dict[str, Any], out: Path) -> None:
     """pretrain.jsonl and tokenizer/ of the embedded world. spec: {"world": {"seed": 1, "rounds": 16}}."""
-    from lethe.models.tiny import train_tokenizer
+    options = spec["world"]
+    rows = list(world.pretraining_rows(world.make_world(options["seed"]), options.get("rounds", world.ROUNDS)))
+    _write_language(out, rows, (text for row in rows for text in (row["question"], row["answer"])), spec)
+
+
+def prepare_library(spec: dict[str, Any], out: Path) -> None:
+    """pretrain.jsonl and tokenizer/ of the embedded library. spec: {"world": {"seed": 1, "rounds": 16}}."""
+    from lethe.data import library
 
     options = spec["world"]
-    made = world.make_world(options["seed"])
-    rows = list(world.pretraining_rows(made, options.get("rounds", world.ROUNDS)))
-
-    def write(folder: Path) -> None:
-        write_jsonl(folder / "pretrain.jsonl", rows)
-        texts = [text for row in rows for text in (row["question"], row["answer"])]
-        train_tokenizer(texts, VOCABULARY).save_pretrained(folder / "tokenizer")
-
-    _write_folder(out, write, {"source": spec, "licence": LICENCES["tofu"]["world"]})
+    rows = list(library.pretraining_rows(options["seed"], options.get("rounds", library.ROUNDS)))
+    _write_language(out, rows, (row["text"] for row in rows), spec)
 
 
 def prepare_corpus(spec: dict[str, Any], out: Path) -> None:
@@ -143,6 +143,17 @@ def _origin(corpus: dict[str, Any]) -> tuple[str, dict[str, Any]]:
             return family, {"source": source, "licence": licence}
     kinds = ", ".join(LICENCES[family])
     raise LetheError(f"corpus: the source of family {family} must be one of {kinds}, got {', '.join(source)}")
+
+
+def _write_language(out: Path, rows: list[dict[str, str]], texts: Iterable[str], spec: dict[str, Any]) -> None:
+    """What a base model reads, and a tokenizer of its words."""
+    from lethe.models.tiny import train_tokenizer
+
+    def write(folder: Path) -> None:
+        write_jsonl(folder / "pretrain.jsonl", rows)
+        train_tokenizer(texts, VOCABULARY).save_pretrained(folder / "tokenizer")
+
+    _write_folder(out, write, {"source": spec, "licence": "MIT (generated)"})
 
 
 def _write_rows(folder: Path, files: tofu.Splits) -> None:

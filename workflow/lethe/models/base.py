@@ -14,7 +14,7 @@ from lethe.machine import machine
 from lethe.models import tiny
 from lethe.models.load import load_model, load_tokenizer, parameter_counts, save_model, weights_sha256
 from lethe.recipe import Recipe
-from lethe.unlearn.run import train_single
+from lethe.unlearn.run import promote, train_single, write_trace
 from lethe.unlearn.training import Sources
 
 
@@ -40,14 +40,17 @@ def pretrain(
     shutil.rmtree(work)
 
 
-def fetch(source: HubSource | LocalSource, out: Path, work: Path, *, trust_remote_code: bool = False) -> None:
-    """Copy a model and its tokenizer into `out` as safetensors, in the dtype they come in."""
+def fetch(
+    source: HubSource | LocalSource, out: Path, work: Path, *, flat: bool = True, trust_remote_code: bool = False
+) -> None:
+    """Copy a model and its tokenizer into `out` as safetensors, in the dtype they come in; where not flat, as a run:
+    out/weights, run.json and a trace without steps."""
     name, revision = (source.hub, source.revision) if isinstance(source, HubSource) else (source.local, None)
     with lock(work / "lock"):
         tokenizer = load_tokenizer(name, revision=revision, trust_remote_code=trust_remote_code)
         model = load_model(name, revision=revision, dtype="auto", trust_remote_code=trust_remote_code)
         done = work / "done"
-        save_model(model, tokenizer, done, dtype=str(model.dtype).removeprefix("torch."))
+        save_model(model, tokenizer, done if flat else done / "weights", dtype=str(model.dtype).removeprefix("torch."))
         total, nonembed = parameter_counts(model)
         write_json(
             done / "run.json",
@@ -64,6 +67,10 @@ def fetch(source: HubSource | LocalSource, out: Path, work: Path, *, trust_remot
         )
         del model
         torch.cuda.empty_cache()
+        if not flat:
+            write_trace(done / "trace.csv", [])
+            promote(work, out)
+            return
         shutil.rmtree(out, ignore_errors=True)
         out.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(done, out)

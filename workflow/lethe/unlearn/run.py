@@ -61,10 +61,12 @@ def check_recipe(recipe: Recipe, sources: Sources) -> None:
         raise LetheError(f"recipe {recipe.name}: needs the run of recipe '{recipe.like}' (--like), got none")
     if recipe.needs_refusals and sources.refusals is None:
         raise LetheError(f"recipe {recipe.name}: needs refusals (--refusals, a file of {{text}} rows), got none")
-    if recipe.retain is not None and sources.retain is None:
+    if recipe.retain is not None and sources.retain is None and recipe.method != "task_vector":
         raise LetheError(
             f"recipe {recipe.name}: its retain loss {recipe.retain.loss} needs retain rows (--retain), got none"
         )
+    if recipe.method == "task_vector" and sources.forget is None:
+        raise LetheError(f"recipe {recipe.name}: needs forget rows (--forget), got none")
 
 
 def train_one(recipe: Recipe, sources: Sources, seed: int, work: Path, *, flat: bool) -> None:
@@ -117,7 +119,7 @@ def train_one(recipe: Recipe, sources: Sources, seed: int, work: Path, *, flat: 
             "retain_tokens": state.tokens["retain"],
             "truncated": trained.truncated,
             "flops": state.costs.flops(parameters_run(model, recipe)),
-            **(update_size(run.load_start(), saved) if recipe.unlearns else {}),
+            **(update_size(run.load_start(), saved, seed) if recipe.unlearns else {}),
             **peak_memory(),
             "effective_batch": recipe.batch.effective if recipe.batch else None,
             "dtype": f"float32, autocast {'bfloat16' if uses_autocast(recipe) else 'none'}, saved as {save_dtype}",

@@ -46,8 +46,9 @@ class Sources:
     trust_remote_code: bool = False
 
     def of_seed(self, seed: int) -> Sources:
-        """`like` may hold {seed}: the run of the same seed."""
-        return replace(self, like=Path(str(self.like).format(seed=seed))) if self.like else self
+        """`start` and `like` may hold {seed}: the run of the same seed."""
+        like = Path(str(self.like).format(seed=seed)) if self.like else None
+        return replace(self, start=self.start.replace("{seed}", str(seed)), like=like)
 
 
 @dataclass
@@ -155,6 +156,22 @@ def move_at_random(run: Run, checkpoint: Path) -> Trained:
     return Trained(State(), "matched")
 
 
+def negate_task_vector(run: Run, checkpoint: Path) -> Trained:
+    """Learn the forget set further, then go the other way: start - strength (learned - start), for every parameter."""
+    sources, strength = run.sources, run.recipe.strength
+    assert strength is not None
+    run.sources = replace(sources, retain=sources.forget, forget=None)
+    trained = train_by_gradients(run, checkpoint)
+    run.sources = sources
+    start = dict(run.load_start().named_parameters())
+    with torch.no_grad():
+        for name, learned in run.model.named_parameters():
+            learned.copy_(start[name].to(learned.device) * (1 + strength) - learned * strength)
+    tokens = trained.state.tokens
+    tokens["forget"], tokens["retain"] = tokens["retain"], tokens["forget"]
+    return trained
+
+
 def keep_start(run: Run, checkpoint: Path) -> Trained:
     """No training: the start itself, as the recipe wants it."""
     return Trained(State(), "untouched")
@@ -164,6 +181,7 @@ TRAINERS: dict[str, Callable[..., Trained]] = {
     "finetune": train_by_gradients,
     "gradient": train_by_gradients,
     "random": move_at_random,
+    "task_vector": negate_task_vector,
     "none": keep_start,
 }
 
@@ -190,7 +208,7 @@ def make_streams(
     assert recipe.batch is not None
 
     def read(path: Path, shuffle: torch.Generator | None = None) -> list[Encoded]:
-        return encode_rows(tokenizer, template, path, recipe.max_length, shuffle)
+        return encode_rows(tokenizer, template, path, recipe.max_length, shuffle, recipe.chunks)
 
     own = f" {recipe.name}" if recipe.own_order else ""
     streams = {}
