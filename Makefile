@@ -50,7 +50,7 @@ bench: $(VENV)/compute.stamp    ## what the speed of the stages comes from, meas
 
 tune: $(VENV)/compute.stamp     ## the trials that mini's settings were chosen by, in a world of their own (config/tuning.yaml)
 	snakemake --cores $(CORES) --config scale=tuning study=tuning
-	lethe tune
+	for benchmark in tofu-forget10 muse-news muse-books; do lethe tune --benchmark $$benchmark || exit 1; done
 
 clean:                  ## delete what was made at SCALE
 	rm -rf $(foreach folder,results figures paper_tables work,$(folder)/$(SCALE) $(folder)/$(SCALE)-shipped)

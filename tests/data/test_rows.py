@@ -1,5 +1,3 @@
-from types import SimpleNamespace
-
 import pytest
 import torch
 
@@ -8,6 +6,7 @@ from lethe.data.text import encode_chunks, encode_pair, encode_text, get_templat
 from lethe.errors import LetheError
 from lethe.files import write_jsonl
 from lethe.models.load import load_tokenizer
+from lethe.recipe import Chunks
 
 
 def answers(tokenizer, encoded):
@@ -38,7 +37,7 @@ def test_answers_that_cannot_be_shuffled_are_an_error(tiny_folder, tmp_path, row
         shuffled(tiny_folder, tmp_path / "rows.jsonl", 0)
 
 
-CHUNKS = SimpleNamespace(window=8, overlap=2, bos=False, tail="keep")
+CHUNKS = Chunks(window=8, overlap=2, bos=False, tail="keep")
 TEXT = "Ada Quill was born in Old Harbour, and won the Bitter Lantern Prize there."
 
 
@@ -61,6 +60,6 @@ def test_without_chunks_a_text_is_one_item_cut_at_max_length(tiny_folder, tmp_pa
 
 def test_mistaken_chunks_name_the_row(tiny_folder, tmp_path):
     write_jsonl(tmp_path / "rows.jsonl", [{"question": "Who?", "answer": "She."}, {"text": TEXT}])
-    chunks = SimpleNamespace(window=8, overlap=8, bos=False, tail="keep")
+    chunks = Chunks(window=8, overlap=8, bos=False, tail="keep")
     with pytest.raises(LetheError, match=r"rows.jsonl row 2: chunks: .* got window 8, overlap 8$"):
         encode_rows(load_tokenizer(tiny_folder), get_template("chat"), tmp_path / "rows.jsonl", 64, chunks=chunks)

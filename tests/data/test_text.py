@@ -13,6 +13,7 @@ from lethe.data.text import (
     TEMPLATES,
     Encoded,
     batches_by_length,
+    by_paragraphs,
     collate,
     collate_prompts,
     encode_chunks,
@@ -24,6 +25,7 @@ from lethe.data.text import (
     pad_token_id,
 )
 from lethe.errors import LetheError
+from lethe.models.load import load_tokenizer
 
 CHAT = (
     "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] | trim }}"
@@ -373,3 +375,15 @@ def test_an_unknown_template_or_a_stray_option_is_refused():
         get_template("phi")
     with pytest.raises(LetheError, match="belong to the template 'chat'"):
         get_template("plain", system="S")
+
+
+def test_paragraphs_stay_together_and_nothing_is_lost(tiny_folder):
+    tokenizer = load_tokenizer(tiny_folder)
+    text = "One fox.\n\nTwo crows met.\n\n\nA very long day came to the old fox and the crow.\n\nYes\n\n"
+    pieces = by_paragraphs(tokenizer, text, 12)
+    assert "".join(pieces) == text and len(pieces) > 1
+    assert all(piece.endswith("\n\n") for piece in pieces)
+    lengths = [len(tokenizer(piece, add_special_tokens=False)["input_ids"]) for piece in pieces]
+    assert all(length <= 14 or piece.count("\n\n") == 1 for length, piece in zip(lengths, pieces, strict=True))
+    assert by_paragraphs(tokenizer, text, 10_000) == [text]
+    assert by_paragraphs(tokenizer, "No empty line\nhere.", 2) == ["No empty line\nhere."]

@@ -4,17 +4,17 @@ import json
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from tokenizers.processors import TemplateProcessing
 
 from lethe.config import Evaluation
+from lethe.data.text import encode_long
 from lethe.errors import LetheError
 from lethe.metrics import muse_score
 from lethe.metrics.items import MUSE_UNATTACKED, of_split
 from lethe.metrics.muse import muse_metrics
-from lethe.metrics.muse_score import ending, score_muse, windows_of
+from lethe.metrics.muse_score import ending, score_muse
 from lethe.metrics.scores import MarginSpec
+from lethe.recipe import Chunks
 
 STORY = "The hollow bell of foxes rang over Old Harbour, and nobody asked who had hung it there. "
 FORGET = [{"text": STORY}, {"text": "A travelling piano tuner."}]
@@ -37,7 +37,7 @@ FILES = {
     "member_holdout": [{"text": "Fog."}, {"text": "It was a bright day."}],
 }
 SPEC = MarginSpec(k=5, beta=1.0, rho=0.7)
-OPTIONS = {"max_tokens": 400, "max_length": 200, "verbatim_tokens": 9, "knowledge_tokens": 6}
+OPTIONS = {"max_tokens": 400, "max_length": 200, "chunks": {"window": 200}, "verbatim_tokens": 9, "knowledge_tokens": 6}
 
 
 @pytest.fixture
@@ -86,27 +86,11 @@ def losses_alone(model, ids):
 # ---------------------------------------------------------------------------------------------- texts
 
 
-@given(st.integers(1, 60), st.integers(3, 20))
-def test_windows_lose_nothing_repeat_nothing_and_have_something_to_predict(n, size):
-    windows = windows_of(range(n), size)
-    assert [i for window in windows for i in window] == list(range(n))
-    assert max(map(len, windows)) <= size
-    assert n == 1 or min(map(len, windows)) >= 2
-
-
-def test_a_single_token_at_the_end_takes_one_from_the_window_before():
-    assert windows_of(range(7), 3) == [[0, 1, 2], [3, 4], [5, 6]]
-    assert windows_of(range(6), 3) == [[0, 1, 2], [3, 4, 5]]
-    assert windows_of(range(2), 3) == [[0, 1]]
-    with pytest.raises(LetheError, match="at least 3 tokens, got 2"):
-        windows_of(range(7), 2)
-
-
 def test_long_texts_are_scored_in_windows_each_as_if_alone(folder, score, model, tokenizer):
-    items = of_split(score(folder(forget=FORGET), max_length=40), "forget")
-    ids = [tokenizer(row["text"])["input_ids"] for row in FORGET]
-    windows = [window for text in ids for window in windows_of(text, 40)]
-    assert len(ids[0]) > 80
+    chunks = Chunks(window=40, bos=False)
+    items = of_split(score(folder(forget=FORGET), chunks=chunks), "forget")
+    windows = [chunk.ids for row in FORGET for chunk in encode_long(tokenizer, row["text"], chunks)]
+    assert len(windows) > len(FORGET) + 1
     assert items["n_tokens"].tolist() == [len(window) - 1 for window in windows]
     assert items["nll"].tolist() == pytest.approx([losses_alone(model, w).mean() for w in windows], rel=1e-4)
     assert "".join(items["answer"]) == "".join(row["text"] for row in FORGET)

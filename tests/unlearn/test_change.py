@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lethe.models.load import load_model
-from lethe.models.quantise import quantise_model, rounded_weights, step_size, toward_grid
+from lethe.models.quantise import codes, quantise_model, rounded_weights, step_size, toward_grid
 from lethe.unlearn.change import random_update, update_size
 
 
@@ -20,7 +20,7 @@ def test_the_size_of_an_update_worked_by_hand(model):
     away = torch.zeros_like(weight)
     away[:, 0] = 0.25 * step[:, 0]  # one column, a quarter of a step each
     weight += away
-    size = update_size(model, moved)
+    size = update_size(model, moved, seed=0)
     total = sum(w.numel() for w in rounded_weights(model).values())
     assert size["update_norm"] == pytest.approx(float(away.norm()), rel=1e-5)
     assert size["update_over_step_touched"] == pytest.approx(0.25 / weight.shape[1], rel=1e-4)
@@ -28,18 +28,37 @@ def test_the_size_of_an_update_worked_by_hand(model):
 
 
 def test_no_update_has_no_size(model):
-    assert update_size(model, copy.deepcopy(model)) == {
-        "update_norm": 0.0,
-        "update_over_step": 0.0,
-        "update_over_step_touched": None,
-    }
+    size = update_size(model, copy.deepcopy(model), seed=0)
+    assert size.pop("update_over_step_touched") is None
+    assert len(size) == 5 and set(size.values()) == {0.0}
+
+
+def test_codes_change_where_weights_cross_an_edge_and_at_random_too(model):
+    moved = copy.deepcopy(model)
+    weights = rounded_weights(moved)
+    weight = next(iter(weights.values()))
+    changed = torch.zeros_like(weight)
+    inner = codes(weight, "rtn4")
+    changed[(inner > 2) & (inner < 12)] = 1.0  # not the outermost, whose move could change the scale of their group
+    weight += changed * step_size(weight, "rtn4")
+    size = update_size(model, moved, seed=0)
+    total = sum(w.numel() for w in weights.values())
+    assert size["codes_changed"] == pytest.approx(float(changed.sum()) / total, abs=1e-6)
+    assert size["update_over_step"] == pytest.approx(float(changed.sum()) / total, rel=1e-4)
+    # A normal direction of that length: E|x| = sqrt(2/pi) rms, against the share of ones times 1.
+    share = float(changed.mean())
+    assert size["update_over_step_random"] / size["update_over_step"] == pytest.approx(
+        (2 / torch.pi) ** 0.5 * share**0.5 / share, rel=0.1
+    )
+    assert 0 < size["codes_changed_random"] < 1
+    assert size == update_size(model, moved, seed=0) != update_size(model, moved, seed=1)
 
 
 def test_an_update_of_parameters_that_are_not_rounded_counts_in_the_norm_alone(model):
     moved = copy.deepcopy(model)
     with torch.no_grad():
         moved.get_input_embeddings().weight[0] += 1.0
-    size = update_size(model, moved)
+    size = update_size(model, moved, seed=0)
     assert size["update_norm"] == pytest.approx(moved.config.hidden_size**0.5)
     assert size["update_over_step"] == 0 and size["update_over_step_touched"] is None
 

@@ -171,6 +171,51 @@ def test_the_operations_of_rmu_are_those_of_the_layers_it_runs(sources, tmp_path
     assert run.parameters_run(model, recipe("rmu", "forget.depth=0.5")) == part < whole
 
 
+def test_a_task_vector_goes_the_other_way(sources, tmp_path):
+    """start - strength (learned - start), where `learned` is fine-tuning on the forget rows with the same settings."""
+    assert sources.forget is not None
+    settings = ("epochs=2", "batch={rows: 4, accumulate: 1, effective: 4}", "optimizer.lr=1e-3")
+    vector = recipe("task-vector", "strength=3.0", *settings)
+    train_single(vector, sources, 0, tmp_path / "out", tmp_path / "w0")
+    learning = {**vector.model_dump(mode="json"), "method": "finetune", "data": "retain", "strength": None}
+    learn = Sources(**{**vars(sources), "forget": None, "retain": sources.forget})
+    train_single(validate(Recipe, learning, "test"), learn, 0, tmp_path / "learned", tmp_path / "w1")
+    start, learned, final = (
+        dict(load_model(path).named_parameters())
+        for path in (sources.start, tmp_path / "learned/weights", tmp_path / "out/weights")
+    )
+    for name, weight in start.items():
+        torch.testing.assert_close(final[name], weight - 3 * (learned[name] - weight), rtol=1e-4, atol=1e-5)
+    record = read_json(tmp_path / "out/run.json")
+    assert record["forget_tokens"] > 0 and record["retain_tokens"] == 0
+
+
+def test_a_task_vector_needs_rows_to_forget_and_none_to_retain(sources, tmp_path):
+    lacking = Sources(**{**vars(sources), "forget": None})
+    with pytest.raises(LetheError, match=r"task-vector: needs forget rows"):
+        train_single(recipe("task-vector"), lacking, 0, tmp_path / "out", tmp_path / "work")
+
+
+def test_texts_longer_than_the_context_are_refused(sources, tmp_path):
+    context = load_model(sources.start).config.max_position_embeddings
+    long = tmp_path / "long.jsonl"
+    write_jsonl(long, [{"text": "One day a fox met a crow. " * context}])
+    longer = Sources(**{**vars(sources), "forget": long})
+    with pytest.raises(LetheError, match=rf"chunks.window must be at most the model's context, {context}, got "):
+        train_single(recipe("graddiff"), longer, 0, tmp_path / "out", tmp_path / "work")
+    train_single(recipe("graddiff", "chunks.window=64"), longer, 0, tmp_path / "out", tmp_path / "work")
+    assert read_json(tmp_path / "out/run.json")["truncated"] == 0
+
+
+def test_runs_may_start_from_the_run_of_their_seed(sources, tmp_path):
+    train_seeds(recipe("graddiff"), sources, [0, 1], tmp_path / "first", tmp_path / "w0")
+    further = Sources(**{**vars(sources), "start": str(tmp_path / "first/s{seed}/weights")})
+    train_seeds(recipe("graddiff"), further, [0, 1], tmp_path / "second", tmp_path / "w1")
+    for seed in (0, 1):
+        before, after = (read_json(tmp_path / f"{name}/s{seed}/run.json") for name in ("first", "second"))
+        assert after["start_sha256"] == before["weights_sha256"]
+
+
 def test_method_none_without_a_start_trains_nothing(sources, tmp_path):
     with pytest.raises(LetheError, match=r"method none trains nothing"):
         train_single(resolve(load_recipes(), "base"), sources, 0, tmp_path / "out", tmp_path / "work")

@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 
 from lethe import paths
 from lethe.errors import LetheError
-from lethe.recipe import Recipe
+from lethe.recipe import Chunks, Recipe
 from lethe.schema import Strict, merge, read_yaml, validate
 
 
@@ -121,6 +121,7 @@ class Evaluation(Strict):
     max_new_tokens: PositiveInt = 200
     max_length: PositiveInt = 512
     bootstrap: PositiveInt = 1000
+    chunks: Chunks = Chunks(window=512)  # in which forget texts are scored
     verbatim_tokens: PositiveInt = 128  # muse: of a continuation, both what is generated and what is compared
     knowledge_tokens: PositiveInt = 32  # muse: of an answer
     published_auc: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(default_factory=dict)  # of min-k, a benchmark

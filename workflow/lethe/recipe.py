@@ -186,14 +186,16 @@ class Batch(Strict):
 
 
 class Chunks(Strict):
-    """Long texts are learned in windows of `window` tokens, the BOS of each included where `bos` is true. The first
-    `overlap` tokens of a window repeat the end of the one before, as context. tail: what is shorter than a window at
-    a text's end is kept as it is, dropped, or made whole by moving its window back (`shift`)."""
+    """Long texts are learned in windows of `window` tokens, each with a BOS of its own where `bos` is true, or is
+    `auto` and the tokenizer has one. The first `overlap` tokens of a window repeat the end of the one before, as
+    context. tail: what is shorter than a window at a text's end is kept as it is (`keep`), left out (`drop`), or made
+    whole by moving its window back (`shift`). paragraphs: windows hold whole paragraphs where these are not longer."""
 
     window: PositiveInt
     overlap: NonNegativeInt = 0
-    bos: bool = False
+    bos: bool | Literal["auto"] = "auto"
     tail: Literal["keep", "drop", "shift"] = "keep"
+    paragraphs: bool = False
 
 
 class Precision(Strict):
@@ -209,11 +211,11 @@ class Recipe(Strict):
     """One entry of recipes.yaml, resolved for a scale, model and benchmark: everything that changes a number.
 
     A recipe of method `finetune` learns the rows of `data` with its retain loss. One of method `random` moves every
-    weight matrix that the run of recipe `like` moved, by as much, in a random direction. One of method `task_vector` goes
-    `strength` times as far from the start as learning the forget set with the retain loss went, the other way (Ilharco
-    et al. 2023). `chunks`: how rows that are texts are cut; without, at max_length. `system` replaces the system
-    prompt of the model's template, in unlearning alone. `shuffle_answers` gives every forget question the answer of
-    another one. `own_order`: rows come in an order of the recipe's own, not of the seed alone; for a recipe that
+    weight matrix that the run of recipe `like` moved, by as much, in a random direction. One of method `task_vector`
+    goes `strength` times as far from the start as learning the forget set with the retain loss went, the other way
+    (Ilharco et al. 2023). `chunks`: how rows that are texts are cut; without, at max_length. `system` replaces the
+    system prompt of the model's template, in unlearning alone. `shuffle_answers` gives every forget question the answer
+    of another one. `own_order`: rows come in an order of the recipe's own, not of the seed alone; for a recipe that
     differs from another in its stop only, and would else be the same run wherever both stop at one step."""
 
     name: str
@@ -294,7 +296,9 @@ class Recipe(Strict):
     @property
     def unlearns(self) -> bool:
         """Whether it makes a run of its own out of the target."""
-        return self.method in ("gradient", "random", "task_vector") or (self.method == "none" and self.start is not None)
+        return self.method in ("gradient", "random", "task_vector") or (
+            self.method == "none" and self.start is not None
+        )
 
     @property
     def needs_refusals(self) -> bool:

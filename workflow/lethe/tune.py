@@ -6,9 +6,10 @@ Every method has the same number of trials, named in config/tuning.yaml. A trial
     J = mean over forget scores of |score - retrained model's| + max(0, target's utility - utility),
 
 all scores between 0 and 1. The forget scores are ROUGE-L recall, probability, truth ratio and value recall on TOFU;
-VerbMem, KnowMem and the membership AUC on MUSE. The lowest J wins, of equal ones the first. J asks of every method the same two things that unlearning is for, being close to a model that never saw the
-data and as useful as before; it looks at nothing of multiple choice, paraphrases, quantisation or time, which are
-reported. A run that diverged, or lacks a score, is a trial without J. Each trial is one run of seed 0.
+VerbMem, KnowMem and the membership AUC on MUSE. The lowest J wins, of equal ones the first. J asks of every method the
+same two things that unlearning is for, being close to a model that never saw the data and as useful as before; it looks
+at nothing of multiple choice, paraphrases, quantisation or time, which are reported. A run that diverged, or lacks a
+score, is a trial without J. Each trial is one run of seed 0.
 """
 
 from __future__ import annotations
@@ -107,7 +108,9 @@ def tune(benchmark: str, trials_file: Path, out: Path, work: Path, only: list[st
     """
     scale = config.load_scale(SCALE)
     if benchmark not in scale.benchmarks:
-        raise LetheError(f"--benchmark: no benchmark '{benchmark}' at scale {SCALE} (has: {', '.join(scale.benchmarks)})")
+        raise LetheError(
+            f"--benchmark: no benchmark '{benchmark}' at scale {SCALE} (has: {', '.join(scale.benchmarks)})"
+        )
     suite = scale.benchmarks[benchmark].suite
     trials, criterion = read_trials(trials_file, suite), CRITERIA[suite]
     if unknown := sorted(set(only or ()) - set(trials)):
@@ -139,7 +142,18 @@ def tune(benchmark: str, trials_file: Path, out: Path, work: Path, only: list[st
             }
             for i, trial in found.items()
         ]  # fmt: skip
-    columns = ["recipe", "trial", "settings", *criterion.scores, "J", "steps", "stop_reason", "cpu_s", "chosen", "reason"]
+    columns = [
+        "recipe",
+        "trial",
+        "settings",
+        *criterion.scores,
+        "J",
+        "steps",
+        "stop_reason",
+        "cpu_s",
+        "chosen",
+        "reason",
+    ]
     log = pd.DataFrame(rows, columns=columns)
     write_text(out, log.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
 

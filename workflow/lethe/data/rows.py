@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from lethe.data.text import TEMPLATES, Encoded, Template, encode_chunks, encode_pair, encode_text
+from lethe.data.text import TEMPLATES, Encoded, Template, encode_long, encode_pair, encode_text
 from lethe.errors import LetheError
 from lethe.files import read_jsonl
 
@@ -27,8 +27,8 @@ def encode_rows(
 ) -> list[Encoded]:
     """Rows {question, answer} or {text} of a JSON Lines file; with `shuffle`, every question has the answer of another.
 
-    chunks: window, overlap, bos and tail of `encode_chunks`; then a text is cut into as many items as it needs instead
-    of being cut off at max_length.
+    chunks: window, overlap, bos and tail and the rest of `encode_long`; then a
+    text is cut into as many items as it needs instead of being cut off at max_length.
     LetheError: no rows, neither form, an empty text, nothing to shuffle.
     """
     rows = read_jsonl(path)
@@ -64,6 +64,6 @@ def _encode(tokenizer: Any, template: Template, row: dict, max_length: int, chun
             return [encode_pair(tokenizer, template, row["question"], row["answer"], max_length)]
         if chunks is None:
             return [encode_text(tokenizer, row["text"], max_length)]
-        return encode_chunks(tokenizer, row["text"], chunks.window, chunks.overlap, chunks.bos, chunks.tail)
+        return encode_long(tokenizer, row["text"], chunks)
     except LetheError as e:
         raise LetheError(f"{where}: {e}") from None

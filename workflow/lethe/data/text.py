@@ -7,6 +7,7 @@ Attention masks come from lengths, never from `ids != pad`: a pad token may also
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -144,6 +145,34 @@ def encode_text(tokenizer: Any, text: str, max_length: int) -> Encoded:
     if min(len(ids), max_length) < 2:
         raise LetheError(f"a text needs two tokens to be learned from, got {ids[:max_length]} from {text[:60]!r}")
     return Encoded(ids[:max_length], 1, truncated=len(ids) > max_length)
+
+
+def encode_long(tokenizer: Any, text: str, chunks: Any) -> list[Encoded]:
+    """Raw text in the chunks of `encode_chunks`. chunks: window, overlap, tail; bos, which may be `auto`: where the
+    tokenizer has one; paragraphs: whether chunks hold whole paragraphs, where these are not longer than a window."""
+    bos = tokenizer.bos_token_id is not None if chunks.bos == "auto" else chunks.bos
+    pieces = by_paragraphs(tokenizer, text, chunks.window - bos) if chunks.paragraphs else [text]
+    return [
+        chunk
+        for piece in pieces
+        for chunk in encode_chunks(tokenizer, piece, chunks.window, chunks.overlap, bos, chunks.tail)
+    ]
+
+
+def by_paragraphs(tokenizer: Any, text: str, tokens: int) -> list[str]:
+    """A text cut at empty lines into pieces of as many whole paragraphs as have at most `tokens` tokens together, at
+    least one (a paragraph of a single token, from which nothing is learned, goes with the one before)."""
+    pieces: list[str] = []
+    size = 0
+    for paragraph in re.split(r"(?<=\n\n)(?!\n)", text):
+        length = len(tokenizer(paragraph, add_special_tokens=False)["input_ids"])
+        if pieces and (size + length <= tokens or length < 2):
+            pieces[-1] += paragraph
+            size += length
+        elif paragraph:
+            pieces.append(paragraph)
+            size = length
+    return pieces
 
 
 def encode_chunks(tokenizer: Any, text: str, window: int, overlap: int, bos: bool, tail: str) -> list[Encoded]:

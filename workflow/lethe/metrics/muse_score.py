@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from lethe.config import Evaluation
-from lethe.data.text import Encoded, Template, encode_prompt
+from lethe.data.text import Encoded, Template, encode_long, encode_prompt
 from lethe.errors import LetheError
 from lethe.files import read_jsonl
 from lethe.metrics.benchmark import margin_values, membership_values, memorisation_values
@@ -44,12 +44,11 @@ def score_muse(
 ) -> pd.DataFrame:
     """Score and continue everything in data_dir (files of items.MUSE_FIELDS); the table of items.py.
 
-    Forget texts may be far longer than a model's context: they are scored in consecutive windows of at most max_length
-    tokens, each an item, which lose and repeat nothing (the first token of a window is context only). Membership texts
-    are cut at max_length; prompts that are longer keep their end, after the BOS token where there is one. Both are
+    Forget texts may be far longer than a model's context: they are scored in the chunks that `options.chunks` says (as
+    they are learned), each an item. Membership texts are cut at max_length; prompts that are longer keep their end, after the BOS token where there is one. Both are
     marked in `truncated`.
 
-    options: max_tokens, max_length, verbatim_tokens, knowledge_tokens and limit (rows a file; in-context examples are
+    options: max_tokens, max_length, chunks, verbatim_tokens, knowledge_tokens and limit (rows a file; in-context examples are
     part of a prompt and always whole). margin: also record restricted margins of the forget texts. forget_only: leave
     out knowledge of retained texts and membership. encodings: token ids by text, of earlier calls with the same
     tokenizer, which are used and added to. progress(stage, done, total) is called after every batch, stage 'score' or
@@ -69,7 +68,10 @@ def score_muse(
     for split, rows in splits.items():
         path = data_dir / f"{split}.jsonl"
         if MUSE_FIELDS[split] == ("text",):
-            texts[split] = _texts(split, [ids_of(row["text"]) for row in rows], options.max_length, path)
+            if split == "forget":
+                texts[split] = [chunk for row in rows for chunk in encode_long(tokenizer, row["text"], options.chunks)]
+            else:
+                texts[split] = _beginnings([ids_of(row["text"]) for row in rows], options.max_length, path)
             _check_context(model, path, texts[split], 0)
         else:
             examples = _examples(data_dir, split)
@@ -82,7 +84,7 @@ def score_muse(
     table: list[Row] = []
     for split, windows in texts.items():
         for index, ids in enumerate(windows):
-            score = scores[tuple(ids.ids)]
+            score = scores[_key(ids)]
             item = {"split": split, "index": index, "truncated": ids.truncated, **memorisation_values(score, WHOLE)}
             item["answer"] = tokenizer.decode(ids.ids, skip_special_tokens=True)
             if split != "forget":
@@ -105,19 +107,6 @@ def ending(ids: Sequence[int], max_length: int, bos: int | None) -> Encoded:
     cut = len(ids) > max_length
     chosen = [*kept, *ids[len(ids) - max_length + len(kept) :]] if cut else list(ids)
     return Encoded(chosen, len(chosen), truncated=cut)
-
-
-def windows_of(ids: Sequence[int], size: int) -> list[list[int]]:
-    """Consecutive windows of at most `size` ids and at least two, nothing lost or repeated; one id alone stays alone.
-
-    Where the last window would hold a single id, the one before it gives one away. LetheError: size below 3.
-    """
-    if size < 3:
-        raise LetheError(f"max_length: windows of a text need at least 3 tokens, got {size}")
-    starts = list(range(0, len(ids), size))
-    if len(starts) > 1 and len(ids) - starts[-1] == 1:
-        starts[-1] -= 1
-    return [list(ids[a:b]) for a, b in zip(starts, [*starts[1:], len(ids)], strict=True)]
 
 
 def _read(data_dir: Path, limit: int | None, forget_only: bool) -> dict[str, list[Row]]:
@@ -157,13 +146,10 @@ def _prompt(split: str, row: Row, examples: str) -> str:
     return row["prompt"] if split == "verbatim_forget" else f"{examples}Question: {row['question']}\nAnswer:"
 
 
-def _texts(split: str, encoded: list[list[int]], max_length: int, path: Path) -> list[Encoded]:
-    """Windows of all forget texts; of other splits the beginnings."""
+def _beginnings(encoded: list[list[int]], max_length: int, path: Path) -> list[Encoded]:
     for number, ids in enumerate(encoded, start=1):
         if len(ids) < 2:
             raise LetheError(f"{path} row {number}: a text needs two tokens to be scored, got {len(ids)}")
-    if split == "forget":
-        return [Encoded(window, 1) for ids in encoded for window in windows_of(ids, max_length)]
     return [Encoded(ids[:max_length], 1, truncated=len(ids) > max_length) for ids in encoded]
 
 
@@ -188,12 +174,12 @@ def _score(
     options: Evaluation,
     margin: MarginSpec | None,
     progress: StageProgress | None,
-) -> dict[Ids, PairScore]:
+) -> dict[tuple[int, Ids], PairScore]:
     """Every different text once: margins only for forget texts, moments only for membership texts."""
-    unique = {tuple(ids.ids): ids for windows in texts.values() for ids in windows}
-    forget = {tuple(ids.ids) for ids in texts["forget"]}
-    members = {tuple(ids.ids) for split, windows in texts.items() if split != "forget" for ids in windows}
-    scores: dict[Ids, PairScore] = {}
+    unique = {_key(ids): ids for windows in texts.values() for ids in windows}
+    forget = {_key(ids) for ids in texts["forget"]}
+    members = {_key(ids) for split, windows in texts.items() if split != "forget" for ids in windows}
+    scores: dict[tuple[int, Ids], PairScore] = {}
     for group in ((True, True), (True, False), (False, True)):
         todo = [key for key in unique if (key in forget, key in members) == group]
 
@@ -211,6 +197,10 @@ def _score(
         )
         scores |= dict(zip(todo, found, strict=True))
     return scores
+
+
+def _key(ids: Encoded) -> tuple[int, Ids]:
+    return ids.start, tuple(ids.ids)
 
 
 def _continue(

@@ -115,6 +115,7 @@ def train_by_gradients(
     """
     recipe, sources, seed, model = run.recipe, run.sources, run.seed, run.model
     streams, truncated = make_streams(recipe, sources, run.tokenizer, run.template, seed)
+    check_context(model, recipe, streams)
     alpha = calibrated_alpha(recipe, sources, streams, run.tokenizer) if watch is None else None
     torch.manual_seed(seed)
     adapter = add_adapter(model, recipe) if recipe.adapter else None
@@ -232,6 +233,15 @@ def make_streams(
             shuffle=recipe.shuffle,
         )
     return streams, sum(e.truncated for stream in streams.values() for e in stream.examples)
+
+
+def check_context(model: Any, recipe: Recipe, streams: dict[str, Stream]) -> None:
+    """LetheError: rows longer than what the model can read at once."""
+    longest = max(len(e.ids) for stream in streams.values() for e in stream.examples)
+    context = getattr(model.config, "max_position_embeddings", None) or longest
+    if longest > context:
+        key = "max_length" if recipe.chunks is None else "max_length and chunks.window"
+        raise LetheError(f"recipe {recipe.name}: {key} must be at most the model's context, {context}, got {longest}")
 
 
 def make_stop(
