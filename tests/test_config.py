@@ -107,7 +107,7 @@ def test_a_recipe_that_is_not_there_is_named_with_those_that_are():
     ("at", "place"),
     [
         ({"minni": {}}, "at.minni: no scale has this setting"),
-        ({"mini": {"w1288": {}}}, "at.mini.w1288: no field, model or"),
+        ({"mini": {"w1288": {}}}, "at.mini.w1288: no field, model, corpus or"),
     ],
 )
 def test_an_override_that_nothing_would_read_is_an_error(repo, at, place):
@@ -171,11 +171,11 @@ def test_a_scale_that_extends_another_keeps_the_rest(repo):
     ("change", "line"),
     [
         ({"benchmark": {}}, "config/scales/x.yaml: benchmark: unknown key"),
-        ({"roles": {"benchmarks": {"tofu": ["muse"]}, "models": {}}}, "unknown 'muse' (has: tofu-forget10)"),
-        ({"world": None}, "is tiny and takes the world's tokenizer, but there is no 'world'"),
+        ({"roles": {"benchmarks": {"tofu": ["muse"]}, "models": {}}}, "unknown 'muse' (has: muse-books, muse-news"),
+        ({"world": None}, "is tiny and learns the world's language, but there is no 'world'"),
         (
             {"benchmarks": {"b": {"corpus": "c", "suite": "tofu", "forget": "f"}}},
-            "benchmarks.b.corpus: no corpus 'c' (has: tofu)",
+            "benchmarks.b.corpus: no corpus 'c' (has: books, news, tofu)",
         ),
         ({"seeds": {"core": [], "full": [0]}}, "config/scales/x.yaml: seeds.core: List should have at least 1 item"),
     ],
@@ -204,10 +204,10 @@ def test_revisions_on_the_hub_are_pinned_by_commit(repo):
     sources = [
         source
         for model in config.load_scale("paper", repo).models.values()
-        for source in (model.base, *model.targets.values())
+        for source in (model.base, *model.targets.values(), *model.retrained.values())
     ]
     sources += [corpus.source for corpus in config.load_scale("paper", repo).corpora.values()]
-    assert len(sources) == 7
+    assert len(sources) == 14
     assert all(len(s.revision) == 40 and set(s.revision) <= set("0123456789abcdef") for s in sources)
 
 

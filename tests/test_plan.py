@@ -3,6 +3,7 @@ import pytest
 from lethe import config, plan
 from lethe.errors import LetheError
 from lethe.plan import Cell
+from lethe.recipe import load_recipes
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +82,7 @@ def test_models_that_are_given_have_one_seed(repo):
 
 
 def test_a_role_that_the_scale_lacks_is_named(mini):
-    has = r"\(has: main, inspected, ladder\)"
+    has = r"\(has: main, inspected, ladder, muse\)"
     with pytest.raises(LetheError, match=rf"studies/s: models: scale 'mini' has no role 'mane' {has}"):
         plan.plan(study(models="mane", recipes=["npo"]), mini, "core")
 
@@ -106,6 +107,30 @@ def test_where_the_weights_of_a_run_lie(mini, recipe, folder, weights):
 
 def test_what_the_paper_stages_are_told_of_a_scale(repo):
     roles = plan.paper_roles(config.load_study("masc", repo), config.load_scale("paper", repo))
-    assert roles["models"]["main"] == "llama2-7b" and roles["headline"] == {"tofu": "tofu-forget10"}
+    assert roles["models"]["main"] == "llama2-7b" and roles["headline"]["tofu"] == "tofu-forget10"
+    assert roles["models"]["of"]["tofu-forget10"] == "llama2-7b" and roles["models"]["of"]["muse-books"] == "muse-7b"
     assert roles["models"]["printed"]["qwen2.5-3b"] == "Qwen2.5-3B-Instruct"
     assert roles["learning"] == "target"
+
+
+def test_a_benchmark_may_be_compared_with_the_retrained_model_of_another(mini):
+    assert plan.reference_of(mini, "muse-news") == "muse-news"
+    assert plan.reference_of(mini, "muse-news-sust-3") == "muse-news"
+    cells = plan.plan(study(benchmarks="muse-sust", models="muse", recipes=["npo"], seeds="first"), mini, "core")
+    assert [cell for cell in cells if cell.recipe == "retrain"] == [Cell("muse-news", "t128", "retrain", 0, "none")]
+    assert sum(cell.recipe == "npo" for cell in cells) == 4
+
+
+def test_the_retrained_model_that_is_given_has_one_seed(repo):
+    paper = config.load_scale("paper", repo)
+    cells = plan.plan(study(benchmarks="muse", models="muse", recipes=["target", "retrain", "npo"]), paper, "core")
+    seeds = {recipe: {cell.seed for cell in cells if cell.recipe == recipe} for recipe in ("target", "retrain", "npo")}
+    assert seeds == {"target": {0}, "retrain": {0}, "npo": {0, 1, 2}}
+
+
+def test_settings_of_a_corpus_apply_to_all_its_benchmarks(repo, mini):
+    recipes = load_recipes(repo / "config/recipes.yaml")
+    news = plan.recipe_of(recipes, mini, "muse-news/t128/masc")
+    assert (news.forget.k, news.forget.beta, news.stop.alpha) == (2, 5.0, "retrain")
+    growing = plan.recipe_of(recipes, mini, "muse-news-scal-2/t128/masc")
+    assert growing == news and plan.recipe_of(recipes, mini, "muse-books/t128/masc").forget.rho == 0.5

@@ -37,7 +37,13 @@ FILES = {
     "member_holdout": [{"text": "Fog."}, {"text": "It was a bright day."}],
 }
 SPEC = MarginSpec(k=5, beta=1.0, rho=0.7)
-OPTIONS = {"max_tokens": 400, "max_length": 200, "chunks": {"window": 200}, "verbatim_tokens": 9, "knowledge_tokens": 6}
+OPTIONS = {
+    "max_tokens": 400,
+    "max_length": 200,
+    "chunks": {"window": 200, "bos": False},
+    "verbatim_tokens": 9,
+    "knowledge_tokens": 6,
+}
 
 
 @pytest.fixture
@@ -255,12 +261,12 @@ def test_special_tokens_are_those_the_tokenizer_adds_itself(folder, score, sayin
     with_bos.backend_tokenizer.post_processor = pieces
     assert with_bos("a")["input_ids"][::2] == [1, 2]
     asked = saying(" of foxes")
-    items = score(folder(**FILES), tokenizer=with_bos, max_length=40)
+    items = score(folder(**FILES), tokenizer=with_bos, chunks={"window": 40, "bos": True})
     assert asked[0] == ("<s>The hollow bell", 9)  # and no end token, which would end the text before it goes on
     assert asked[2][0].startswith("<s>") and asked[2][0].endswith("Question: What rang?\nAnswer:")
     assert of_split(items, "verbatim_forget")["rouge_l_f1"].tolist()[0] == 1  # the gold's nine tokens hold no BOS
     forget = of_split(items, "forget")
-    assert forget["n_tokens"].sum() == sum(len(row["text"]) + 1 for row in FORGET) - len(forget)
+    assert forget["n_tokens"].sum() == sum(len(row["text"]) for row in FORGET)  # after a BOS every token is predicted
     assert "".join(forget["answer"]) == "".join(row["text"] for row in FORGET)
 
 
@@ -281,7 +287,7 @@ def test_what_does_not_fit_the_models_context_is_refused_before_any_scoring(fold
     ):
         score(data, max_length=500, verbatim_tokens=13)
     with pytest.raises(LetheError, match=r"forget\.jsonl item 1: 600 tokens do not fit the model's context of 512"):
-        score(folder(forget=[{"text": "x" * 700}]), max_length=600)
+        score(folder(forget=[{"text": "x" * 700}]), chunks={"window": 600, "bos": False})
 
 
 def test_what_just_fits_the_models_context_is_continued(folder, score, saying):
@@ -355,7 +361,7 @@ def test_progress_reaches_the_total_of_both_stages(folder, score):
             {"forget": [*FORGET, {"text": " "}]},
             r"forget\.jsonl row 3: 'text' must be a text that is not empty, got ' '",
         ),
-        ({"forget": [{"text": "a"}]}, r"forget\.jsonl row 1: a text needs two tokens to be scored, got 1"),
+        ({"forget": [{"text": "a"}]}, r"forget\.jsonl row 1: a text needs two tokens"),
         ({"forget": FORGET, "verbatim_forget": [{"prompt": 7, "continuation": "a"}]}, r"row 1: 'prompt' must be"),
         ({"forget": FORGET, "knowledge_forget": QUESTIONS}, r"examples_forget\.jsonl: no such file"),
         ({"forget": FORGET, "knowledge_forget": QUESTIONS, "examples_forget": [{"question": "Who?"}]}, "no field 'ans"),

@@ -21,6 +21,7 @@ from lethe.metrics.generation import greedy
 from lethe.metrics.items import MUSE_FIELDS, MUSE_UNATTACKED, make_items
 from lethe.metrics.rouge import rouge_l
 from lethe.metrics.scores import MarginSpec, PairScore, score_pairs
+from lethe.recipe import Chunks
 
 Row = dict[str, Any]
 Ids = tuple[int, ...]
@@ -45,14 +46,15 @@ def score_muse(
     """Score and continue everything in data_dir (files of items.MUSE_FIELDS); the table of items.py.
 
     Forget texts may be far longer than a model's context: they are scored in the chunks that `options.chunks` says (as
-    they are learned), each an item. Membership texts are cut at max_length; prompts that are longer keep their end, after the BOS token where there is one. Both are
-    marked in `truncated`.
+    they are learned), each an item. Membership texts are cut at max_length; prompts that are longer keep their end,
+    after the BOS token where there is one. Both are marked in `truncated`.
 
-    options: max_tokens, max_length, chunks, verbatim_tokens, knowledge_tokens and limit (rows a file; in-context examples are
-    part of a prompt and always whole). margin: also record restricted margins of the forget texts. forget_only: leave
-    out knowledge of retained texts and membership. encodings: token ids by text, of earlier calls with the same
-    tokenizer, which are used and added to. progress(stage, done, total) is called after every batch, stage 'score' or
-    'generate'. LetheError: no forget file, a malformed row, a text of one token, what does not fit the model's context.
+    options: max_tokens, max_length, chunks, verbatim_tokens, knowledge_tokens and limit (rows a file; in-context
+    examples are part of a prompt and always whole). margin: also record restricted margins of the forget texts.
+    forget_only: leave out knowledge of retained texts and membership. encodings: token ids by text, of earlier calls
+    with the same tokenizer, which are used and added to. progress(stage, done, total) is called after every batch,
+    stage 'score' or 'generate'. LetheError: no forget file, a malformed row, a text of one token, what does not fit
+    the model's context.
     """
     data_dir = Path(data_dir)
     splits = _read(data_dir, options.limit, forget_only)
@@ -69,7 +71,7 @@ def score_muse(
         path = data_dir / f"{split}.jsonl"
         if MUSE_FIELDS[split] == ("text",):
             if split == "forget":
-                texts[split] = [chunk for row in rows for chunk in encode_long(tokenizer, row["text"], options.chunks)]
+                texts[split] = _chunks(tokenizer, [row["text"] for row in rows], options.chunks, path)
             else:
                 texts[split] = _beginnings([ids_of(row["text"]) for row in rows], options.max_length, path)
             _check_context(model, path, texts[split], 0)
@@ -144,6 +146,16 @@ def _prompt(split: str, row: Row, examples: str) -> str:
     """The text that is continued. MUSE ends question prompts with a blank, which is left out here: tokenizers merge a
     blank into the word after it, so a prompt that ends in one asks for a continuation never seen in training."""
     return row["prompt"] if split == "verbatim_forget" else f"{examples}Question: {row['question']}\nAnswer:"
+
+
+def _chunks(tokenizer: Any, texts: list[str], chunks: Chunks, path: Path) -> list[Encoded]:
+    found = []
+    for number, text in enumerate(texts, start=1):
+        try:
+            found += encode_long(tokenizer, text, chunks)
+        except LetheError as e:
+            raise LetheError(f"{path} row {number}: {e}") from None
+    return found
 
 
 def _beginnings(encoded: list[list[int]], max_length: int, path: Path) -> list[Encoded]:
