@@ -222,7 +222,7 @@ def markdown_rows(text):
 
 def latex_rows(text):
     body = text.split("\\toprule\n")[1].split("\\bottomrule")[0]
-    lines = [line.removesuffix(" \\\\") for line in body.splitlines() if not line.startswith("\\")]
+    lines = [line.removesuffix(" \\\\") for line in body.splitlines() if not line.startswith("\\midrule")]
     return [[cell.strip() for cell in line.split(" & ")] for line in lines]
 
 
