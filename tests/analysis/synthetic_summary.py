@@ -18,6 +18,22 @@ ROLES: dict[str, Any] = {
     "learning": "learn",
     "headline": {"tofu": "tofu-forget10"},
 }
+MUSE_ROLES: dict[str, Any] = ROLES | {
+    "benchmarks": ROLES["benchmarks"] | {
+        "muse": ["muse-news", "muse-books"],
+        "muse-scal": ["muse-news-scal-1", "muse-news-scal-2", "muse-news-scal-3", "muse-news"],
+        "muse-sust": ["muse-news-scal-1", "muse-news-sust-2", "muse-news-sust-3", "muse-news-sust-4"],
+    },
+    "headline": ROLES["headline"] | {
+        "muse": "muse-news", "muse-scal": "muse-news-scal-1", "muse-sust": "muse-news-scal-1",
+    },
+    "models": ROLES["models"] | {
+        "of": {"tofu-forget10": "w128"} | {
+            f"muse-{name}": "t128"
+            for name in ("news", "books", *(f"news-{path}-{k}" for path in ("scal", "sust") for k in range(1, 5)))
+        },
+    },
+}  # fmt: skip
 SIZES = {"w64": 197_000, "w128": 657_000, "w192": 1_378_000, "w256": 2_362_000}
 # recipe: forget ROUGE-L, probability, truth ratio, value recall, multiple choice, model utility, CPU seconds
 MAIN = {
@@ -53,6 +69,23 @@ WATCHED = {  # how fast the violation rate falls: per step
     "ga": 0.005, "graddiff": 0.010, "npo": 0.012, "simnpo": 0.014, "masc": 0.020, "masc-full": 0.030,
     "masc-lr-half": 0.010, "masc-lr-double": 0.040, "simnpo-lora": 0.015, "graddiff-lora": 0.008,
 }  # fmt: skip
+# On News, VerbMem, KnowMem (forget, retain), AUC of min-k, CPU seconds, update / step; how much fp4 brings back.
+MUSE = {
+    "target": (60.0, 64.0, 55.0, 0.05, 0.0, 0.0, -10.0),
+    "retrain": (20.0, 32.0, 56.0, 0.50, 0.0, 0.0, 0.0),
+    "ga": (1.0, 2.0, 3.0, 0.60, 1.0, 0.05, 0.0),
+    "graddiff": (6.0, 26.0, 35.0, 0.95, 2.0, 0.10, 7.0),
+    "npo": (2.0, 30.0, 40.0, 0.55, 2.5, 0.15, 14.0),
+    "npo-klr": (8.0, 52.0, 45.0, 0.90, 4.0, 0.15, 30.0),
+    "task-vector": (55.0, 63.0, 54.0, 0.10, 1.5, 0.02, -5.0),
+    "rmu": (12.0, 31.0, 48.0, 0.50, 1.7, 0.12, -5.0),
+    "rmu-down": (14.0, 33.0, 49.0, 0.50, 1.6, 0.16, 0.0),
+    "simnpo": (9.0, 46.0, 38.0, 0.70, 2.2, 0.15, 28.0),
+    "masc": (2.0, 20.0, 30.0, 0.75, 0.5, 0.06, 4.0),
+    "masc-full": (3.0, 24.0, 36.0, 0.72, 0.4, 0.08, 5.0),
+}
+FALLS = {"npo-klr": 2.0, "simnpo": 0.0, "masc": 5.0}  # of utility in points, with every step of growing requests
+FORGET_ONLY = "attacks are scored on the forget side only"
 STOP, ALPHA = 20, 0.55
 SPEC = {
     "forget": {"weight": 0.05, "k": 10, "beta": 1.0, "rho": 0.7, "eta": 0.25, "alternatives": "current"},
@@ -72,6 +105,7 @@ def write_summary(
     ladder: Sequence[str] = tuple(SIZES),
     attacks: Sequence[str] = ATTACKS,
     device: str = "cpu",
+    muse: bool = False,
 ) -> Path:
     """Write metrics.csv, runs.csv, traces.csv.gz, curves.csv.gz, samples.jsonl and manifest.json into `folder`."""
     random = np.random.default_rng(0)
@@ -147,9 +181,14 @@ def write_summary(
                 }  # fmt: skip
                 put(run, "none", "forget.para_rouge_l_recall", 0.45)
                 put(run, "none", "forget.para_value_recall", 0.17)
+    if muse:
+        for run in runs:
+            run |= {"codes_changed": 0.04, "codes_changed_random": 0.05, "update_over_step_random": 0.09}
+        add_muse(metrics, runs, list(MUSE) if recipes == tuple(MAIN) else recipes, seeds, device)
     folder.mkdir(parents=True, exist_ok=True)
     pd.DataFrame(metrics, columns=METRICS).to_csv(folder / "metrics.csv", index=False)
     extra = ["n_params_nonembed", "alpha", "update_norm", "update_over_step", "update_over_step_touched", "spec"]
+    extra += ["codes_changed", "codes_changed_random", "update_over_step_random"] if muse else []
     pd.DataFrame(runs, columns=[*RUNS, *extra]).to_csv(folder / "runs.csv", index=False)
     watched = [name for name in WATCHED if name in recipes or name.split("-l")[0] in recipes]
     pd.concat(
@@ -165,9 +204,70 @@ def write_summary(
         }
         for recipe in ("target", "retrain", "simnpo", "masc") for i in range(5)
     ]  # fmt: skip
+    samples += muse_samples() if muse else []
     (folder / "samples.jsonl").write_text("".join(json.dumps(sample) + "\n" for sample in samples))
     seal(folder)
     return folder
+
+
+def add_muse(metrics: list[dict], runs: list[dict], recipes: Sequence[str], seeds: int, device: str) -> None:
+    """MUSE on t128: News as in MUSE, Books with half of its memorisation, and growing and repeated requests on News.
+
+    Seeds lie half a point apart around the value; those of retrain above it, so that the reference is the value.
+    """
+    places: list[tuple[str, str, float, float]] = []  # benchmark, recipe, share of memorisation, fall of utility
+    for recipe in MUSE:
+        places += [("muse-news", recipe, 1.0, 0.0), ("muse-books", recipe, 0.5, 0.0)]
+    for recipe, fall in FALLS.items():
+        places += [(f"muse-news-scal-{k}", recipe, 1.0, -fall * (4 - k)) for k in (1, 2, 3)]
+        places += [(f"muse-news-sust-{k}", recipe, 1.0, -fall * (4 - k)) for k in (2, 3, 4)]
+    for benchmark, recipe, share, fall in (place for place in places if place[1] in recipes):
+        verbatim, known, kept, auc, seconds, step, restored = MUSE[recipe]
+        for seed in range(1 if recipe == "target" else seeds):
+            away = {"target": 0.0, "retrain": 0.5 * seed}.get(recipe, 0.5 * (seed - (seeds - 1) / 2))
+            run = {"benchmark": benchmark, "model": "t128", "n_params": 660_000, "recipe": recipe, "seed": seed}
+            stops = recipe.startswith("masc")
+            runs.append(dict.fromkeys(RUNS) | run | {
+                "start_sha256": "start-t128", "weights_sha256": f"{benchmark}-{recipe}-{seed}", "device": device,
+                "stop_rule": "violation_rate" if stops else "budget", "stop_reason": "satisfied" if stops else "budget",
+                "steps": STOP if stops else 50, "alpha": ALPHA if stops else None, "n_params_nonembed": 590_000,
+                "wall_s": 2 * seconds, "steps_cpu_s": seconds, "update_norm": 3.0,
+                "update_over_step": step or None, "update_over_step_touched": step or None,
+                "update_over_step_random": step + 0.01 if step else None,
+                "codes_changed": step / 2 if step else None, "codes_changed_random": 0.7 * step if step else None,
+                "spec": json.dumps(SPEC | {"chunks": {"window": 128}}) if recipe == "masc" else None,
+            })  # fmt: skip
+            for attack, part in (("none", 0.0), ("bnb-fp4", 1.0), ("rtn4", 0.5)):
+                whole = attack == "none"
+                leak = 100 * (auc - 0.5) / 0.5
+                values = {
+                    "verbmem.forget": max(0.0, share * verbatim + part * restored + away),
+                    "knowmem.forget": share * known + part * restored / 2 + away,
+                    "knowmem.retain": kept - fall + away if whole else None,
+                    "mia.min_k_auc": auc if whole else None,
+                    "privleak": None if not whole or (recipe, seed) == ("retrain", 0) else leak + away,
+                    "violation_rate": 0.9 if recipe == "target" else 0.5 + 0.01 * seed,
+                }
+                reasons = {n: FORGET_ONLY for n, v in values.items() if v is None}
+                metrics += [
+                    dict.fromkeys(METRICS) | run
+                    | {"attack": attack, "metric": n, "value": v, "n": 100, "reason": reasons.get(n)}
+                    for n, v in values.items()
+                ]  # fmt: skip
+
+
+def muse_samples() -> list[dict[str, Any]]:
+    """Three texts to go on with and questions of each kind, for the recipes of Table 11."""
+    key = {"model": "t128", "seed": 0, "attack": "none"}
+    texts = {"verbatim_forget": "word " * 100 + "last", "knowledge_forget": "Who?", "knowledge_retain": "Kept?"}
+    return [
+        key | {
+            "benchmark": benchmark, "recipe": recipe, "split": split, "index": i, "question": f"{text} {i}",
+            "answer": f"gold {i}", "generation": f"gold {i}" if recipe == "target" else "other",
+        }
+        for benchmark in ("muse-news", "muse-books") for recipe in ("target", "retrain", "simnpo", "masc")
+        for split, text in texts.items() for i in range(3)
+    ]  # fmt: skip
 
 
 def curve(recipe: str, seed: int, value: bool = True) -> pd.DataFrame:

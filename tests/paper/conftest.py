@@ -8,7 +8,7 @@ from lethe.paper.data import PaperData
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 
-from synthetic_summary import ROLES, write_summary
+from synthetic_summary import MUSE_ROLES, ROLES, write_summary
 
 
 @pytest.fixture(scope="session")
@@ -24,5 +24,5 @@ def load(repo):
 
 @pytest.fixture(scope="session")
 def data(load, tmp_path_factory):
-    """Three seeds of every recipe and the whole ladder."""
-    return load(write_summary(tmp_path_factory.mktemp("paper") / "summary"))
+    """Three seeds of every recipe and the whole ladder, on TOFU and on MUSE."""
+    return load(write_summary(tmp_path_factory.mktemp("paper") / "summary", muse=True), MUSE_ROLES)

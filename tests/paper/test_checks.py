@@ -5,7 +5,7 @@ import math
 
 import pandas as pd
 import pytest
-from synthetic_summary import NAMES, SPEC, edit, seal, write_summary
+from synthetic_summary import MUSE_ROLES, NAMES, SPEC, edit, seal, write_summary
 
 from lethe.metrics.stats import paired_difference
 from lethe.paper import masc
@@ -235,7 +235,6 @@ def test_table_8_reads_the_recipe_of_the_run_and_keeps_printed_benchmarks_of_oth
     found = row(tables["table8"], benchmark=TOFU)
     assert (found["lambda_fg"], found["stop_alpha"], found["alpha_used"]) == (0.05, "retrain", 0.55)
     assert found["stop_alpha_paper"] == 0.475
-    assert row(tables["table8"], benchmark="MUSE News")["beta_paper"] == 5
     text = " ".join(tables["table8"].notes)
     assert "other than the paper's: α retrain (paper 0.475), learning rate 0.001 (paper 0.0001)." in text
     assert "= 0.8473, retain loss kl with weight 1, batch 8" in text  # log(.7 / .3)
@@ -247,22 +246,24 @@ def test_table_8_of_a_full_run_without_retain_loss(load, tmp_path):
     edit(
         folder, "runs.csv", lambda frame: frame.assign(spec=frame["spec"].where(frame["spec"].isna(), json.dumps(spec)))
     )
-    text = " ".join(masc.TABLES["table8"](load(folder)).notes)
+    table = masc.TABLES["table8"](load(folder))
+    assert row(table, benchmark="MUSE News")["beta_paper"] == 5
+    text = " ".join(table.notes)
     assert "no retain loss" in text and "LoRA rank absent (paper 16)" in text and "learning rate" not in text
 
 
 def test_table_11_shows_each_recipes_answer_to_the_same_question(tables):
-    frame = tables["table11"].frame
+    frame = tables["table11"].frame.query("benchmark == @TOFU")
     assert len(frame) == 4 and frame["target"].tolist() == frame["gold"].tolist()
     assert set(frame["masc"]) == {"50% & *more*\n<b>"}
-    assert any("Base 4, Retrain 0" in note for note in tables["table11"].notes)
+    assert any("Base 12, Retrain 0" in note for note in tables["table11"].notes)
 
 
 def test_a_summary_without_the_newer_columns_still_gives_every_table(load, tmp_path):
-    folder = write_summary(tmp_path / "summary", recipes=["target", "retrain", "simnpo", "masc"])
+    folder = write_summary(tmp_path / "summary", recipes=["target", "retrain", "simnpo", "masc"], muse=True)
     edit(folder, "runs.csv", lambda frame: frame.drop(columns=["alpha", "spec", "update_norm", "update_over_step"]))
     (folder / "samples.jsonl").write_text(json.dumps({"recipe": "x", "attack": "none"}) + "\n")
     seal(folder)
-    data = load(folder)
+    data = load(folder, MUSE_ROLES)
     for id, make in masc.TABLES.items():
         assert len(make(data).frame) or id == "table11", id

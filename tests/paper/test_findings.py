@@ -7,7 +7,7 @@ import pytest
 from synthetic_summary import edit, write_summary
 
 from lethe.paper import findings, masc
-from lethe.paper.data import HEADLINE, SUITES
+from lethe.paper.data import HEADLINE, SUITES, Score
 from lethe.paper.masc_scaling import exponents
 
 TOFU = "tofu-forget10"
@@ -165,7 +165,7 @@ def test_what_is_left_is_compared_with_the_fixed_budgets(changed, left, words):
 def test_rouge_stands_in_where_the_data_have_no_values(load, tmp_path):
     folder = write_summary(tmp_path / "summary", recipes=["target", "masc"], ladder=[])
     edit(folder, "metrics.csv", lambda frame: frame[frame["metric"] != "forget.value_recall"])
-    assert findings.recall_metric(load(folder), TOFU) == ("forget.rouge_l_recall", "ROUGE-L recall")
+    assert findings.recall(load(folder), TOFU) == Score("forget.rouge_l_recall", "ROUGE-L recall")
 
 
 @pytest.mark.parametrize(

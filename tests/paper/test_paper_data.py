@@ -89,7 +89,7 @@ def test_the_reported_numbers_are_those_of_the_shared_file(repo, shared):
 
 
 def test_an_unknown_suite_and_an_unknown_model_are_named(data):
-    with pytest.raises(LetheError, match="benchmark nose-1: no suite 'nose' \\(has: tofu\\)"):
+    with pytest.raises(LetheError, match="benchmark nose-1: no suite 'nose' \\(has: tofu, muse\\)"):
         data.suite("nose-1")
     with pytest.raises(LetheError, match="no rows for model 'w999'"):
         data.n_params("w999")

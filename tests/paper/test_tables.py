@@ -5,7 +5,7 @@ import re
 
 import pandas as pd
 import pytest
-from synthetic_summary import ROLES, edit, write_summary
+from synthetic_summary import MUSE_ROLES, ROLES, edit, write_summary
 
 from lethe.errors import LetheError
 from lethe.paper import masc
@@ -144,7 +144,7 @@ def test_recipes_that_did_not_run_are_absent(load, tmp_path):
 
 
 def test_one_seed_gives_empty_deviations_and_no_nan_in_any_file(load, tmp_path):
-    data = load(write_summary(tmp_path / "summary", seeds=1))
+    data = load(write_summary(tmp_path / "summary", seeds=1, muse=True), MUSE_ROLES)
     for id in masc.TABLES:
         write_table("masc", id, data, tmp_path / id)
         for suffix in ("csv", "md", "tex"):
@@ -222,7 +222,7 @@ def markdown_rows(text):
 
 def latex_rows(text):
     body = text.split("\\toprule\n")[1].split("\\bottomrule")[0]
-    lines = [line.removesuffix(" \\\\") for line in body.splitlines() if not line.startswith("\\")]
+    lines = [line.removesuffix(" \\\\") for line in body.splitlines() if not line.startswith("\\midrule")]
     return [[cell.strip() for cell in line.split(" & ")] for line in lines]
 
 

@@ -29,15 +29,17 @@ CURVES = [
 class Roles:
     """What the roles of a study stand for at one scale.
 
-    `benchmarks` lists the benchmarks of each suite and `headline` the one that panels show; `main` is the model of the
-    tables, `ladder` the sizes of the scaling study from small to large, `learning` the recipe whose runs are its
-    learning stage. `printed_models` names the paper's model that a model of this scale is, where it is one.
+    `benchmarks` lists the benchmarks of each role and `headline` the one that panels show; `main` is the model of the
+    tables and `models_of` that of benchmarks whose tables show another one, `ladder` the sizes of the scaling study
+    from small to large, `learning` the recipe whose runs are its learning stage. `printed_models` names the paper's
+    model that a model of this scale is, where it is one.
     """
 
     scale: str
     benchmarks: Mapping[str, tuple[str, ...]]
     headline: Mapping[str, str]
     main: str
+    models_of: Mapping[str, str]
     ladder: tuple[str, ...]
     learning: str
     suites: Mapping[str, str]
@@ -45,8 +47,8 @@ class Roles:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Roles":
-        """From {scale, benchmarks, models: {main, ladder, printed}, headline, learning, suites}, where models.printed,
-        learning and suites may be absent."""
+        """From {scale, benchmarks, models: {main, of, ladder, printed}, headline, learning, suites}, where models.of,
+        models.printed, learning and suites may be absent."""
         for key in ("scale", "benchmarks", "models", "headline"):
             if key not in value:
                 raise LetheError(f"roles: no key '{key}' (has: {', '.join(value)})")
@@ -58,6 +60,7 @@ class Roles:
             benchmarks={suite: tuple(names) for suite, names in value["benchmarks"].items()},
             headline=dict(value["headline"]),
             main=models["main"],
+            models_of=dict(models.get("of", {})),
             ladder=tuple(models.get("ladder", ())),
             learning=value.get("learning", "target"),
             suites=dict(value.get("suites", {})),
@@ -67,6 +70,10 @@ class Roles:
     def suite(self, benchmark: str) -> str:
         """The evaluation suite of a benchmark: declared, or its name up to the first '-'."""
         return self.suites.get(benchmark, benchmark.split("-")[0])
+
+    def main_of(self, benchmark: str) -> str:
+        """The model that tables and figures show of a benchmark."""
+        return self.models_of.get(benchmark, self.main)
 
 
 @dataclass(frozen=True)

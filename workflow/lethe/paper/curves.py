@@ -16,7 +16,8 @@ SCORES = ("violation_rate", "forget_rouge", "forget_value_recall", "retain_rouge
 def curves(data: PaperData, benchmark: str, recipe: str) -> pd.DataFrame:
     """The watched steps of a recipe of the main model; maybe none."""
     found = data.summary.curves()
-    found = found[(found["benchmark"] == benchmark) & (found["model"] == data.roles.main) & (found["recipe"] == recipe)]
+    found = found[found["benchmark"] == benchmark]
+    found = found[(found["model"] == data.roles.main_of(benchmark)) & (found["recipe"] == recipe)]
     for column in (*SCORES, "step", "forget_tokens", "steps_cpu_s", "steps_wall_s"):
         found = found.assign(**{column: pd.to_numeric(found[column])})
     return found.sort_values(["seed", "step"], ignore_index=True)
@@ -48,7 +49,7 @@ def forget_metric(data: PaperData, benchmark: str) -> str:
 
 def watched_benchmarks(data: PaperData) -> list[str]:
     """The headline benchmarks on which MASC was watched. LetheError: none."""
-    found = [b for b in data.roles.headline.values() if len(curves(data, b, "masc"))]
+    found = [b for b in data.headline("tofu") if len(curves(data, b, "masc"))]
     if not found:
         raise LetheError(f"the summary has no watched run of {recipe_name('masc')} on {data.roles.main}")
     return found

@@ -1,7 +1,7 @@
 """What an artefact is made of: one PaperData, and the words in which papers name recipes, scores and benchmarks."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isnan
 from pathlib import Path
@@ -22,6 +22,7 @@ RECIPES = {
     "graddiff": "GradDiff",
     "npo": "NPO",
     "npo-klr": "NPO+KLR",
+    "task-vector": "Task Vector",
     "rmu": "RMU",
     "rmu-down": "RMU (down)",
     "idk-dpo": "IDK-DPO",
@@ -32,46 +33,56 @@ RECIPES = {
 }
 # The methods that a study compares; the summary has controls and variants besides.
 HEADLINE = (
-    "target", "retrain", "ga", "graddiff", "npo", "npo-klr", "rmu", "rmu-down", "idk-dpo", "simnpo", "masc",
-    "masc-full",
+    "target", "retrain", "ga", "graddiff", "npo", "npo-klr", "task-vector", "rmu", "rmu-down", "idk-dpo", "simnpo",
+    "masc", "masc-full",
 )  # fmt: skip
 REFERENCES = ("target", "retrain")  # models that are no method: never timed, never on a Pareto front
 
 
 @dataclass(frozen=True)
 class Score:
-    """A metric of metrics.csv as a table or axis shows it: itself, or `top` minus it.
+    """A metric of metrics.csv as a table or axis shows it: itself or `top` minus it, in units of `scale`, with `digits`
+    decimals.
 
-    `label` is also its name in the reported numbers. Where more forgetting scores higher without end, `overshoots` is
-    true, and a table shows the distance to the retrained model beside it.
+    The reported numbers have it by its `label`, as it is shown; or, where `printed` is given, by that metric and split,
+    as it is in metrics.csv. Where forgetting without end moves it without end, `overshoots` is true, and a table shows
+    the distance to the retrained model beside it.
     """
 
     metric: str
     label: str
     top: float | None = None
     overshoots: bool = False
+    scale: float = 1.0
+    digits: int = 3
+    printed: tuple[str, str] | None = None
 
     @property
     def name(self) -> str:
         return self.metric if self.top is None else f"{self.top:g}-{self.metric}"
 
     def of(self, values: Any) -> Any:
+        values = values / self.scale
         return values if self.top is None else self.top - values
 
 
 @dataclass(frozen=True)
 class Suite:
     """How an evaluation suite is read: `forget` scores are efficacy (higher means forgotten; figures average them),
-    `utility` is what unlearning must keep, `probes` are shown beside them, `retained` is what an attack may bring back,
-    `initial` and `scaling` belong to the scaling study, `kept` are forget quality and what is left of the rest."""
+    `utility` is what unlearning must keep, both from 0 to 1. `shown` is what the main table prints, utility last,
+    `probes` stand beside it, `retained` is what an attack may bring back. `recall` says what is left of the forget set:
+    the first that has values. `initial` and `scaling` belong to the scaling study, `kept` are forget quality and what
+    is left of the rest."""
 
     forget: tuple[Score, ...]
     utility: tuple[Score, ...]
-    probes: tuple[Score, ...]
+    shown: tuple[Score, ...]
     retained: tuple[Score, ...]
-    initial: tuple[Score, ...]
-    scaling: tuple[Score, ...]
-    kept: tuple[Score, ...]
+    recall: tuple[Score, ...]
+    probes: tuple[Score, ...] = ()
+    initial: tuple[Score, ...] = ()
+    scaling: tuple[Score, ...] = ()
+    kept: tuple[Score, ...] = ()
 
 
 E_ROUGE = Score("forget.rouge_l_recall", "E-ROUGE")
@@ -79,14 +90,21 @@ P_ROUGE = Score("forget.para_rouge_l_recall", "P-ROUGE")
 VALUE = Score("forget.value_recall", "Value recall")
 P_VALUE = Score("forget.para_value_recall", "Value recall (para)")
 UTILITY = Score("model_utility", "MU")
+EFFICACY = (
+    Score("forget.rouge_l_recall", "1-ROUGE-L", top=1, overshoots=True),
+    Score("forget.prob", "1-Prob", top=1, overshoots=True),
+    Score("forget.truth_ratio.geo", "Truth Ratio", overshoots=True),
+)
+# MUSE's scores lie between 0 and 100.
+VERBMEM = Score("verbmem.forget", "VerbMem(f)", overshoots=True, digits=2, printed=("VerbMem", "forget"))
+KNOWMEM = Score("knowmem.forget", "KnowMem(f)", overshoots=True, digits=2, printed=("KnowMem", "forget"))
+KNOWMEM_RETAIN = Score("knowmem.retain", "KnowMem(r)", digits=2, printed=("KnowMem", "retain"))
 SUITES = {
     "tofu": Suite(
-        forget=(
-            Score("forget.rouge_l_recall", "1-ROUGE-L", top=1, overshoots=True),
-            Score("forget.prob", "1-Prob", top=1, overshoots=True),
-            Score("forget.truth_ratio.geo", "Truth Ratio", overshoots=True),
-        ),
+        forget=EFFICACY,
         utility=(UTILITY,),
+        shown=(*EFFICACY, UTILITY),
+        recall=(Score("forget.value_recall", "value recall"), Score("forget.rouge_l_recall", "ROUGE-L recall")),
         probes=(
             Score("forget.value_recall", "1-Value recall", top=1, overshoots=True),
             Score("forget.mcq_acc", "1-MCQ", top=1, overshoots=True),
@@ -110,6 +128,16 @@ SUITES = {
             Score("retain.mcq_acc", "MCQ retain"),
             Score("forget.mcq_acc", "MCQ forget", overshoots=True),
         ),
+    ),
+    "muse": Suite(
+        forget=(
+            replace(VERBMEM, label="1-VerbMem(f)", top=1, scale=100, digits=3),
+            replace(KNOWMEM, label="1-KnowMem(f)", top=1, scale=100, digits=3),
+        ),
+        utility=(replace(KNOWMEM_RETAIN, scale=100, digits=3),),
+        shown=(VERBMEM, KNOWMEM, KNOWMEM_RETAIN),
+        retained=(VERBMEM, KNOWMEM),
+        recall=(replace(VERBMEM, label="VerbMem"),),
     ),
 }
 
@@ -156,6 +184,16 @@ class Reported:
             second_hand="second-hand" in str(means[0]["note"]),
         )
 
+    def score(self, place: str, score: Score, **where: str) -> Printed | None:
+        """The number printed for a score, as we show it."""
+        if score.printed is None:
+            return self.find(place, score.label, **where)
+        metric, split = score.printed
+        if (found := self.find(place, metric, split=split, **where)) is None:
+            return None
+        std = None if found.std is None else found.std / score.scale
+        return replace(found, value=float(score.of(found.value)), std=std)
+
 
 @dataclass(frozen=True)
 class PaperData:
@@ -178,6 +216,18 @@ class PaperData:
             raise LetheError(f"benchmark {benchmark}: no suite '{name}' (has: {', '.join(SUITES)})")
         return SUITES[name]
 
+    def headline(self, suite: str) -> list[str]:
+        """The benchmarks of an evaluation suite that panels show."""
+        return [b for b in dict.fromkeys(self.roles.headline.values()) if self.roles.suite(b) == suite]
+
+    def corpora(self) -> list[str]:
+        """What artefacts of both suites show: TOFU's headline, and those of MUSE's benchmarks that ran."""
+        return [*self.headline("tofu"), *self.evaluated("muse")]
+
+    def evaluated(self, role: str) -> list[str]:
+        """The benchmarks of a role that have evaluations."""
+        return [b for b in self.roles.benchmarks.get(role, ()) if self.ran(b, HEADLINE)]
+
     def per_seed(
         self,
         benchmark: str,
@@ -192,7 +242,8 @@ class PaperData:
         retrain row is its other seeds, which show the noise floor. NaN where metrics.csv has no value.
         """
         metrics = list(dict.fromkeys(s.metric for s in scores))
-        rows = self.summary.select(benchmark=benchmark, model=self.roles.main, attack=attacks, metric=metrics)
+        model = self.roles.main_of(benchmark)
+        rows = self.summary.select(benchmark=benchmark, model=model, attack=attacks, metric=metrics)
         rows = rows[~rows["recipe"].isin(self._stages()) if recipes is None else rows["recipe"].isin(recipes)]
         rows = self._without_reference_seed(benchmark, rows)
         wide = rows.pivot(index=["recipe", "attack", "seed"], columns="metric", values="value")
@@ -206,7 +257,7 @@ class PaperData:
     def with_times(self, benchmark: str, per_seed: pd.DataFrame) -> pd.DataFrame:
         """Add `time_cpu_s` and `time_wall_s` of each run; NaN for the references, whose training is no unlearning."""
         times = self.summary.times()
-        times = times[(times["benchmark"] == benchmark) & (times["model"] == self.roles.main)]
+        times = times[(times["benchmark"] == benchmark) & (times["model"] == self.roles.main_of(benchmark))]
         wide = per_seed.merge(times[["recipe", "seed", "time_cpu_s", "time_wall_s"]], on=["recipe", "seed"], how="left")
         wide.loc[wide["recipe"].isin(REFERENCES), ["time_cpu_s", "time_wall_s"]] = float("nan")
         return wide
@@ -228,7 +279,8 @@ class PaperData:
     @cached_property
     def _by_seed(self) -> dict[tuple[str, str, str, str], dict[int, float]]:
         """What `values` looks up: by benchmark, recipe, metric and attack; NaN where metrics.csv has no value."""
-        rows = self.summary.select(model=self.roles.main)
+        rows = self.summary.metrics
+        rows = rows[rows["model"] == rows["benchmark"].map(self.roles.main_of)]
         found: dict[tuple[str, str, str, str], dict[int, float]] = {}
         columns = (rows[c] for c in ("benchmark", "recipe", "metric", "attack", "seed", "value"))
         for benchmark, recipe, metric, attack, seed, value in zip(*columns, strict=True):
@@ -238,8 +290,8 @@ class PaperData:
     def runs_of(self, benchmark: str, recipes: Sequence[str]) -> pd.DataFrame:
         """Rows of runs.csv of the main model."""
         runs = self.summary.runs
-        here = (runs["benchmark"] == benchmark) & (runs["model"] == self.roles.main) & runs["recipe"].isin(recipes)
-        return runs[here]
+        here = (runs["benchmark"] == benchmark) & (runs["model"] == self.roles.main_of(benchmark))
+        return runs[here & runs["recipe"].isin(recipes)]
 
     def run_values(self, benchmark: str, recipe: str, column: str) -> dict[int, float]:
         """A number of runs.csv by seed (or `time_cpu_s`, `time_wall_s`), where there is one."""
@@ -265,7 +317,8 @@ class PaperData:
     ) -> list[str]:
         """One line for each score that a row averages over fewer seeds than it states, or not at all."""
         names = {s.metric: s.label for s in scores}
-        rows = self.summary.select(benchmark=benchmark, model=self.roles.main, attack=attacks, metric=list(names))
+        model = self.roles.main_of(benchmark)
+        rows = self.summary.select(benchmark=benchmark, model=model, attack=attacks, metric=list(names))
         rows = self._without_reference_seed(benchmark, rows)
         rows = rows[rows["value"].isna() & ~rows["recipe"].isin(self._stages())]
         if recipes is not None:
@@ -282,9 +335,10 @@ class PaperData:
             raise LetheError(f"{self.summary.folder / 'metrics.csv'}: no rows for model '{model}'")
         return int(sizes[model])
 
-    def place(self) -> str:
-        """Where our numbers come from: "mini, w128 (0.66M parameters)"."""
-        return f"{self.roles.scale}, {self.roles.main} ({parameters(self.n_params(self.roles.main))})"
+    def place(self, benchmarks: Iterable[str] = ()) -> str:
+        """Where our numbers come from: "mini, w128 (0.66M parameters)", with all models that the benchmarks show."""
+        models = dict.fromkeys(map(self.roles.main_of, benchmarks)) or {self.roles.main: None}
+        return f"{self.roles.scale}, {' and '.join(f'{m} ({parameters(self.n_params(m))})' for m in models)}"
 
     def _without_reference_seed(self, benchmark: str, rows: pd.DataFrame) -> pd.DataFrame:
         """The retrain row is the other seeds, unless there is only one."""
@@ -292,7 +346,8 @@ class PaperData:
         return rows if alone else rows[~self._is_reference_seed(benchmark, rows)]
 
     def _is_reference_seed(self, benchmark: str, rows: pd.DataFrame) -> pd.Series:
-        retrained = self.summary.select(benchmark=benchmark, model=self.roles.main, recipe="retrain", attack="none")
+        model = self.roles.main_of(benchmark)
+        retrained = self.summary.select(benchmark=benchmark, model=model, recipe="retrain", attack="none")
         return (rows["recipe"] == "retrain") & (rows["seed"] == retrained["seed"].min())
 
     def _stages(self) -> set[str]:

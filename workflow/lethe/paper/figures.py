@@ -62,10 +62,10 @@ def bars(ax: Axes, rows: pd.DataFrame, looks: Mapping[str, Look], unit: str) -> 
             ax.errorbar(mean, place, xerr=std, color="black", linewidth=0.8, fmt="none")
         end = mean + std + 0.03 * longest
         if pd.isna(row["printed"]):
-            ax.text(end, place, f"{mean:.3g}", va="center", fontsize=7)
+            ax.text(end, place, _seconds(mean), va="center", fontsize=7)
         else:
-            ax.text(end, place, f"{mean:.3g}", va="bottom", fontsize=7)
-            ax.text(end, place, f"paper {row['printed']:.3g}", va="top", fontsize=6, color="0.4")
+            ax.text(end, place, _seconds(mean), va="bottom", fontsize=7)
+            ax.text(end, place, f"paper {_seconds(row['printed'])}", va="top", fontsize=6, color="0.4")
     ax.set_yticks(places, [recipe_name(r) for r in rows["recipe"]])
     ax.set_ylim(len(rows) - max(4, len(rows)) - 0.5, len(rows) - 0.5)  # bars of one height, however few
     ax.tick_params(axis="y", length=0)
@@ -74,8 +74,11 @@ def bars(ax: Axes, rows: pd.DataFrame, looks: Mapping[str, Look], unit: str) -> 
     ax.grid(False, axis="y")
 
 
-def radar(ax: Axes, rows: pd.DataFrame, axes: Sequence[str], looks: Mapping[str, Look]) -> None:
-    """A polygon a recipe over the named axes, all from 0 to 1 outwards. rows: recipe, axis, mean."""
+def radar(
+    ax: Axes, rows: pd.DataFrame, axes: Sequence[str], looks: Mapping[str, Look], small: bool = False
+) -> None:
+    """A polygon a recipe over the named axes, all from 0 to 1 outwards. rows: recipe, axis, mean. small: every second
+    ring has its number."""
     angles = np.linspace(0, 2 * math.pi, len(axes), endpoint=False)
     ax.set_theta_offset(math.pi / 2)  # type: ignore[attr-defined]
     ax.set_theta_direction(-1)  # type: ignore[attr-defined]
@@ -87,7 +90,8 @@ def radar(ax: Axes, rows: pd.DataFrame, axes: Sequence[str], looks: Mapping[str,
             markersize=3.5, label=recipe_name(str(recipe)),
         )  # fmt: skip
     ax.set_ylim(0, 1)
-    ax.set_yticks([0.25, 0.5, 0.75, 1.0], [".25", ".5", ".75", "1"], fontsize=5.5, color="0.4")
+    numbers = ["", ".5", "", "1"] if small else [".25", ".5", ".75", "1"]
+    ax.set_yticks([0.25, 0.5, 0.75, 1.0], numbers, fontsize=5.5, color="0.4")
     ax.set_rlabel_position(180 / len(axes))  # type: ignore[attr-defined]
     ax.set_xticks(angles, axes, fontsize=7)
     for text, angle in zip(ax.get_xticklabels(), angles, strict=True):
@@ -137,7 +141,7 @@ def tradeoff(ax: Axes, rows: pd.DataFrame, looks: Mapping[str, Look], seconds: s
     if several:
         ticks = [timed.min(), math.exp(np.log(timed).mean()), timed.max()]
         bar = ax.figure.colorbar(scale, ax=ax, ticks=ticks, pad=0.02, aspect=25)
-        bar.ax.set_yticklabels([f"{t:.3g}" for t in ticks])
+        bar.ax.set_yticklabels([_seconds(t) for t in ticks])
         bar.ax.minorticks_off()
         bar.set_label(seconds)
 
@@ -189,6 +193,10 @@ def legend_below(drawing: Drawing, labels: Sequence[str], columns: int) -> None:
             drawn.setdefault(str(label), handle)
     shown = [label for label in labels if label in drawn]
     drawing.legend(handles=[drawn[label] for label in shown], labels=shown, loc="outside lower center", ncols=columns)
+
+
+def _seconds(t: float) -> str:
+    return f"{t:.3g}" if t < 999.5 else f"{t:,.0f}"
 
 
 def _within(rows: pd.DataFrame) -> np.ndarray:

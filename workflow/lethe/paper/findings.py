@@ -89,11 +89,13 @@ def many_intervals(n: int) -> list[str]:
     return [text] if n >= 10 else []
 
 
-def recall_metric(data: PaperData, benchmark: str) -> tuple[str, str]:
-    """The metric that says what is left of the forget set, and its name: value recall where the data have values."""
-    if any(data.values(benchmark, recipe, "forget.value_recall") for recipe in ("masc", *REFERENCES)):
-        return "forget.value_recall", "value recall"
-    return "forget.rouge_l_recall", "ROUGE-L recall"
+def recall(data: PaperData, benchmark: str) -> Score:
+    """The score that says what is left of the forget set: value recall where the data have values."""
+    *better, last = data.suite(benchmark).recall
+    for score in better:
+        if any(data.values(benchmark, recipe, score.metric) for recipe in ("masc", *REFERENCES)):
+            return score
+    return last
 
 
 def faster(data: PaperData, benchmark: str, baselines: Sequence[str], place: str, printed_as: str) -> list[str]:
@@ -151,11 +153,12 @@ def closeness(data: PaperData, benchmark: str, scores: Sequence[Score], recipes:
         return []
     ranked = sorted(methods, key=lambda r: mean(methods[r].values()))
     others = {recipe_name(r): v for r, v in methods.items() if r != "masc"}
-    noise = f" (other retrained seeds: {spread(away['retrain'])})" if len(away.get("retrain", ())) > 1 else ""
+    digits = scores[0].digits
+    noise = f" (other retrained seeds: {spread(away['retrain'], digits)})" if len(away.get("retrain", ())) > 1 else ""
     return [
         f"Closeness to Retrain ({benchmark}), mean distance over {listed([s.label for s in scores if s.overshoots])}: "
-        f"{recipe_name(ranked[0])} has the smallest mean, {spread(methods[ranked[0]])}{noise}; MASC, number "
-        f"{ranked.index('masc') + 1} of {len(ranked)} with {spread(methods['masc'])}, is "
+        f"{recipe_name(ranked[0])} has the smallest mean, {spread(methods[ranked[0]], digits)}{noise}; MASC, number "
+        f"{ranked.index('masc') + 1} of {len(ranked)} with {spread(methods['masc'], digits)}, is "
         f"{ordering(methods['masc'], others, 'closer than', 'farther than')}."
     ]
 
@@ -168,32 +171,33 @@ def utility(
     others = {recipe_name(r): v for r in data.ran(benchmark, recipes) if (v := data.values(benchmark, r, score.metric))}
     if not ours or not start:
         return []
-    base = start[min(start)]
+    base, digits = start[min(start)], score.digits
     text = (
-        f"{score.label} ({benchmark}): MASC has {spread(ours)}, the model it starts from {base:.3f} (difference "
-        f"{interval(versus(ours, base))})"
+        f"{score.label} ({benchmark}): MASC has {spread(ours, digits)}, the model it starts from {base:.{digits}f} "
+        f"(difference {interval(versus(ours, base), digits)})"
     )
     text += f"; {ordering(ours, others)}." if others else "."
     printed = {
         r: found.value
         for r in ("target", "masc", *recipes)
-        if (found := data.reported.find(place, score.label, benchmark=printed_as, method=recipe_name(r)))
+        if (found := data.reported.score(place, score, benchmark=printed_as, method=recipe_name(r)))
     }
     if "masc" in printed and (least := [v for r, v in printed.items() if r not in ("masc", "target")]):
-        text += f" The paper prints {printed['masc']:.3f} for MASC, {min(least):.3f} to {max(least):.3f} for the others"
-        text += f", {printed['target']:.3f} before unlearning." if "target" in printed else "."
+        text += f" The paper prints {printed['masc']:.{digits}f} for MASC, {min(least):.{digits}f} to "
+        text += f"{max(least):.{digits}f} for the others"
+        text += f", {printed['target']:.{digits}f} before unlearning." if "target" in printed else "."
     return [text]
 
 
 def amount(data: PaperData, benchmark: str, recipes: Sequence[str]) -> list[str]:
     """Does MASC forget as much as the methods that train for a fixed number of steps?"""
-    metric, label = recall_metric(data, benchmark)
-    ours = data.values(benchmark, "masc", metric)
-    others = {recipe_name(r): v for r in data.ran(benchmark, recipes) if (v := data.values(benchmark, r, metric))}
+    score = recall(data, benchmark)
+    ours = data.values(benchmark, "masc", score.metric)
+    others = {recipe_name(r): v for r in data.ran(benchmark, recipes) if (v := data.values(benchmark, r, score.metric))}
     if not ours or not others:
         return []
     words = ordering(ours, others, less="less is left than with", more="more is left than with")
-    return [f"Forget {label} ({benchmark}): MASC leaves {spread(ours)}; {words}."]
+    return [f"Forget {score.label} ({benchmark}): MASC leaves {spread(ours, score.digits)}; {words}."]
 
 
 def unstopped(data: PaperData, benchmark: str, recipe: str) -> list[int]:
@@ -206,8 +210,8 @@ def unstopped(data: PaperData, benchmark: str, recipe: str) -> list[int]:
 def stop_position(data: PaperData, benchmark: str) -> list[str]:
     """Does MASC's stop fire before or after its model has forgotten as much as the retrained one?"""
     steps, alpha = (data.run_values(benchmark, "masc", column) for column in ("steps", "alpha"))
-    metric, label = recall_metric(data, benchmark)
-    ours, goal = data.values(benchmark, "masc", metric), data.values(benchmark, "retrain", metric)
+    score = recall(data, benchmark)
+    ours, goal = (data.values(benchmark, r, score.metric) for r in ("masc", "retrain"))
     if not steps or not alpha or not ours:
         return []
     rate, retrained = (data.values(benchmark, r, "violation_rate") for r in ("masc", "retrain"))
@@ -230,8 +234,8 @@ def stop_position(data: PaperData, benchmark: str) -> list[str]:
     if len(ours) == 1:
         where = "one seed, which does not say whether it fires early or late"
     return [
-        f"{text}; forget {label} is then {spread(ours)}, Retrain's {reference:.3f} (difference "
-        f"{interval(versus(ours, reference))}): {where}."
+        f"{text}; forget {score.label} is then {spread(ours, score.digits)}, Retrain's {reference:.{score.digits}f} "
+        f"(difference {interval(versus(ours, reference), score.digits)}): {where}."
     ]
 
 

@@ -133,7 +133,7 @@ def controls(data: PaperData) -> Table:
     """What of MASC's result comes from the update's size, the data, the loss, the stop rule."""
     blocks, notes = [], []
     labels: dict[str, Score] = {}
-    benchmarks = tuple(data.roles.headline.values())
+    benchmarks = data.headline("tofu")
     for benchmark in benchmarks:
         scores = [*shown_scores(data, benchmark), Score("retain.rouge_l_recall", "Retain ROUGE")]
         labels |= {s.name: s for s in scores}
@@ -168,10 +168,9 @@ def controls(data: PaperData) -> Table:
 
 def _harm(data: PaperData, benchmark: str) -> list[str]:
     """Is a random update of the same size harmless?"""
-    metric, label = findings.recall_metric(data, benchmark)
-    utility = data.suite(benchmark).utility[0]
+    recall, utility = findings.recall(data, benchmark), data.suite(benchmark).utility[0]
     parts, touched = [], []
-    for name, words in ((metric, f"forget {label}"), (utility.metric, utility.label)):
+    for name, words in ((recall.metric, f"forget {recall.label}"), (utility.metric, utility.label)):
         own, start = data.values(benchmark, "masc-random", name), data.values(benchmark, "target", name)
         if not own or not start:
             return []
@@ -188,8 +187,8 @@ def _harm(data: PaperData, benchmark: str) -> list[str]:
 
 def _pairing(data: PaperData, benchmark: str) -> list[str]:
     """Does it matter that questions and answers belong together?"""
-    metric, label = findings.recall_metric(data, benchmark)
-    shuffled, ours = (data.values(benchmark, r, metric) for r in ("masc-shuffled", "masc"))
+    recall = findings.recall(data, benchmark)
+    shuffled, ours = (data.values(benchmark, r, recall.metric) for r in ("masc-shuffled", "masc"))
     if not shuffled or not ours:
         return []
     words = {
@@ -198,32 +197,32 @@ def _pairing(data: PaperData, benchmark: str) -> list[str]:
         "undecided": "whether answers and questions belong together makes no difference beyond the spread",
     }[findings.verdict(shuffled, ours)]
     return [
-        f"MASC on shuffled answers ({benchmark}) leaves forget {label} {findings.spread(shuffled)}, MASC "
+        f"MASC on shuffled answers ({benchmark}) leaves forget {recall.label} {findings.spread(shuffled)}, MASC "
         f"{findings.spread(ours)} (difference {findings.interval(findings.difference(shuffled, ours))}): {words}."
     ]
 
 
 def _loss_or_stop(data: PaperData, benchmark: str) -> list[str]:
     """The same stop rule on another loss, against MASC and against that loss with its own budget."""
-    metric, label = findings.recall_metric(data, benchmark)
-    utility, clock = data.suite(benchmark).utility[0], data.summary.time_kind()
+    recall, utility = findings.recall(data, benchmark), data.suite(benchmark).utility[0]
+    clock = data.summary.time_kind()
     sentences = []
     for plain in ("graddiff", "simnpo"):
-        stopped = data.values(benchmark, f"{plain}-stop", metric)
+        stopped = data.values(benchmark, f"{plain}-stop", recall.metric)
         if not stopped:
             continue
         text = f"{recipe_name(plain)} with MASC's stop ({benchmark})"
         if late := findings.unstopped(data, benchmark, f"{plain}-stop"):
             text += f", which did not fire within its budget in seed {findings.listed([str(s) for s in late])},"
-        text += f" leaves forget {label} {findings.spread(stopped)}."
+        text += f" leaves forget {recall.label} {findings.spread(stopped)}."
         for other in ("masc", plain):
-            theirs = data.values(benchmark, other, metric)
+            theirs = data.values(benchmark, other, recall.metric)
             if not theirs:
                 continue
             kept = [data.values(benchmark, r, utility.metric) for r in (f"{plain}-stop", other)]
             seconds = [data.run_values(benchmark, r, clock) for r in (f"{plain}-stop", other)]
             changes = {
-                label: findings.difference(stopped, theirs),
+                recall.label: findings.difference(stopped, theirs),
                 utility.label: findings.difference(*kept),
                 "seconds": findings.difference(*seconds),
             }
@@ -242,7 +241,7 @@ def discrepancies(data: PaperData) -> Table:
     """Each point in which the paper and its released code differ, both ways, and what it changes."""
     blocks, notes, shown = [], [], 0
     labels: dict[str, Score] = {}
-    benchmarks = tuple(data.roles.headline.values())
+    benchmarks = data.headline("tofu")
     for benchmark in benchmarks:
         scores = [*shown_scores(data, benchmark), RETAIN_ONLY, Score("retain.rouge_l_recall", "Retain ROUGE")]
         scores = [s for s in scores if data.values(benchmark, "masc", s.metric)]

@@ -19,7 +19,7 @@ DOSES = {"+nf4": 0.0, "+nf4-25": 0.25, "+nf4-50": 0.5, "+nf4-75": 0.75, "": 1.0}
 def quantisation_dose(data: PaperData) -> Figure:
     """What quantising brings back, against how far the target was from lying on the quantiser's grid."""
     attack, rows = "bnb-nf4", []
-    for benchmark in data.roles.headline.values():
+    for benchmark in data.headline("tofu"):
         metric = "forget.value_recall"
         metric = metric if data.values(benchmark, "masc", metric) else "forget.rouge_l_recall"
         for recipe in DOSED:

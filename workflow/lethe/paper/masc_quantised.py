@@ -9,7 +9,7 @@ import pandas as pd
 
 from lethe.paper import findings
 from lethe.paper.data import HEADLINE, REFERENCES, PaperData, Score, recipe_name, summarise
-from lethe.paper.masc_tables import PAPER, SPREAD, has_any, ordered, stacked, with_distances
+from lethe.paper.masc_tables import PAPER, PRINTED, SPREAD, has_any, ordered, stacked, with_distances
 from lethe.paper.tables import Column, Table
 
 QUANTISED = ("bnb-fp4", "bnb-nf4", "rtn4")
@@ -63,7 +63,7 @@ def table3_grid(data: PaperData) -> Table:
     """Two targets, as it is and 4-bit-native, unlearned alike and quantised with the same and another quantiser."""
     blocks, notes = [], []
     labels: dict[str, Score] = {}
-    benchmarks = tuple(data.roles.headline.values())
+    benchmarks = data.headline("tofu")
     for benchmark in benchmarks:
         scores = [*data.suite(benchmark).retained, _kept(data, benchmark)]
         labels |= {s.name: s for s in scores}
@@ -125,22 +125,28 @@ def quantised_block(
     change = (per_seed[names] - full).where(attacked).add_suffix("_delta")
     frame = summarise(pd.concat([per_seed, change], axis=1))
     frame = with_distances(data, benchmark, frame, per_seed, scores)
-    frame = frame.assign(benchmark=benchmark, model=data.roles.main)
+    frame = frame.assign(benchmark=benchmark, model=data.roles.main_of(benchmark))
     return ordered(frame, ["recipe", "benchmark", "model", "attack"], names)
 
 
 def restored(
-    data: PaperData, benchmark: str, methods: Mapping[str, str], attacks: Sequence[str] = QUANTISED
+    data: PaperData,
+    benchmark: str,
+    methods: Mapping[str, str],
+    attacks: Sequence[str] = QUANTISED,
+    score: Score | None = None,
 ) -> list[str]:
-    """Whose forgetting a quantiser undoes: recall higher than before it, beyond the spread over seeds; and whether
-    those whose scores rise more than MASC's in the paper's Table 3 rise more than MASC's here.
+    """Whose forgetting a quantiser undoes: recall (or `score`) higher than before it, beyond the spread over seeds; and
+    whether those whose scores rise more than MASC's in the paper's Table 3 rise more than MASC's here.
 
     methods: recipes of the summary by the plain recipe that they are, such as {"npo+nf4": "npo"}.
     """
-    metric, label = findings.recall_metric(data, benchmark)
+    score = score or findings.recall(data, benchmark)
+    metric, label, digits = score.metric, score.label, score.digits
     own = {plain: recipe for recipe, plain in methods.items() if plain not in REFERENCES}
     start = data.values(benchmark, next(r for r, plain in methods.items() if plain == "target"), metric)
-    rising = _rise_more_in_print(data)
+    printed_as = score.printed[0] if score.printed else RECALL_PRINTED
+    rising = _rise_more_in_print(_printed(data, printed_as), PRINTED[benchmark] if score.printed else None)
     sentences = []
     for attack in attacks:
         groups: dict[str, list[str]] = {"higher": [], "lower": [], "undecided": []}
@@ -155,7 +161,7 @@ def restored(
             share = ""
             if sort == "higher" and start and (forgotten := start[min(start)] - mean(before[s] for s in change)) > 0:
                 share = f", {rise / forgotten:.0%} of what was forgotten"
-            groups[sort].append(f"{recipe_name(plain)} ({rise:+.3f}{share})")
+            groups[sort].append(f"{recipe_name(plain)} ({rise:+.{digits}f}{share})")
         if not changes:
             continue
         text = (
@@ -167,16 +173,16 @@ def restored(
         if "masc" in changes and others:
             words = findings.ordering(changes["masc"], others, "less than for", "more than for")
             text += (
-                f" In the paper {RECALL_PRINTED} rises more than MASC's for {findings.listed(list(others))}; here "
-                f"MASC's changes by {findings.spread(changes['masc'])}: {words}."
+                f" In the paper {printed_as} rises more than MASC's for {findings.listed(list(others))}; here "
+                f"MASC's changes by {findings.spread(changes['masc'], digits)}: {words}."
             )
         sentences.append(text)
     return sentences
 
 
-def _printed(data: PaperData) -> dict[str, dict[str, float]]:
-    """The paper's changes of recall under 4 bits: by benchmark, by recipe."""
-    rows = data.reported.rows_of("Table 3", metric=f"{RECALL_PRINTED}_delta_vs_full")
+def _printed(data: PaperData, metric: str = RECALL_PRINTED) -> dict[str, dict[str, float]]:
+    """The paper's changes of a metric under 4 bits: by benchmark, by recipe."""
+    rows = data.reported.rows_of("Table 3", metric=f"{metric}_delta_vs_full")
     names = {f"{recipe_name(r)} (4-bit)": r for r in HEADLINE if r not in REFERENCES}
     found: dict[str, dict[str, float]] = {}
     for row in rows:
@@ -185,9 +191,9 @@ def _printed(data: PaperData) -> dict[str, dict[str, float]]:
     return found
 
 
-def _rise_more_in_print(data: PaperData) -> list[str]:
-    """Recipes whose printed recall rises, and more than MASC's, on every benchmark of the paper's table."""
-    tables = [table for table in _printed(data).values() if "masc" in table]
+def _rise_more_in_print(printed: Mapping[str, Mapping[str, float]], benchmark: str | None) -> list[str]:
+    """Recipes that rise in print, and more than MASC, on a benchmark, or on every one of the paper's table."""
+    tables = [table for name, table in printed.items() if "masc" in table and benchmark in (name, None)]
     return [
         r for r in HEADLINE
         if r != "masc" and tables and all(t.get(r, -math.inf) > max(0.0, t["masc"]) for t in tables)

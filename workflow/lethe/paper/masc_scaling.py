@@ -14,8 +14,8 @@ PRINTED_FIT = {E_ROUGE.metric: "E-ROUGE", P_ROUGE.metric: "P-ROUGE", UTILITY.met
 
 def table9(data: PaperData) -> Table:
     """Scores before fine-tuning by model size (MASC Table 9); the paper's sizes that are not ours have rows too."""
-    frame = stacked(_initial_block(data, benchmark) for benchmark in data.roles.headline.values())
-    scores = dict.fromkeys(s for benchmark in data.roles.headline.values() for s in data.suite(benchmark).initial)
+    frame = stacked(_initial_block(data, benchmark) for benchmark in data.headline("tofu"))
+    scores = dict.fromkeys(s for benchmark in data.headline("tofu") for s in data.suite(benchmark).initial)
     return Table(
         frame=frame,
         keys={"recipe": "Stage", "benchmark": "Benchmark", "model": "Model", "n_params": "Parameters"},
@@ -29,7 +29,7 @@ def table9(data: PaperData) -> Table:
             f"Ours: {data.roles.scale}; what guessing and the answer's template give at each size. Rows marked paper: "
             "the paper's models, which are not ours unless a row of ours stands above.",
             SPREAD,
-            *(text for benchmark in data.roles.headline.values() for text in _before(frame, data, benchmark)),
+            *(text for benchmark in data.headline("tofu") for text in _before(frame, data, benchmark)),
         ],
     )
 

@@ -109,7 +109,7 @@ def table5(data: PaperData) -> Table:
     place, blocks, notes = "Table 5", [], []
     labels: dict[str, Score] = {}
     printed_as = {r: f"MASC k={k}" for r, k in ALTERNATIVES.items()}
-    benchmarks = tuple(data.roles.headline.values())
+    benchmarks = data.headline("tofu")
     for benchmark in benchmarks:
         scores = shown_scores(data, benchmark)
         labels |= {s.name: s for s in scores}
@@ -174,7 +174,8 @@ def _gold_logit(data: PaperData, benchmark: str, place: str, falls: Mapping[str,
 def table8(data: PaperData) -> Table:
     """MASC's hyper-parameters, ours and the paper's (MASC Table 8)."""
     rows, notes = [], []
-    for benchmark in data.roles.headline.values():
+    benchmarks = data.corpora()
+    for benchmark in benchmarks:
         runs = data.runs_of(benchmark, ["masc"])
         specs = [json.loads(text) for text in runs["spec"].dropna().unique()] if "spec" in runs else []
         for spec in specs:
@@ -188,7 +189,7 @@ def table8(data: PaperData) -> Table:
                 for name in SETTINGS
             }
             rows.append({"recipe": "masc", "benchmark": benchmark, **own, **printed})
-            notes += [_other_settings(benchmark, spec), *_unlike_printed(benchmark, own, printed)]
+            notes += [_other_settings(data, benchmark, spec), *_unlike_printed(benchmark, own, printed)]
     ours = {PRINTED.get(row["benchmark"]) for row in rows}
     for name in dict.fromkeys(
         row["benchmark"] for row in data.reported.rows_of("Table 8") if row["benchmark"] not in ours
@@ -211,23 +212,24 @@ def table8(data: PaperData) -> Table:
         ],
         caption=f"{PAPER}, Table 8: MASC's hyper-parameters.",
         notes=[
-            f"Ours: {data.place()}. α `retrain`: the retrained model's own violation rate, found before each run; α "
-            "used is its value. Benchmarks without a row of ours are the paper's.",
+            f"Ours: {data.place(benchmarks)}. α `retrain`: the retrained model's own violation rate, found before each "
+            "run; α used is its value. Benchmarks without a row of ours are the paper's.",
             *notes,
         ],
     )
 
 
-def _other_settings(benchmark: str, spec: Mapping[str, Any]) -> str:
+def _other_settings(data: PaperData, benchmark: str, spec: Mapping[str, Any]) -> str:
     """What else decides a run, most of it not in the paper."""
     forget, stop, retain = spec["forget"], spec["stop"], spec.get("retain") or {}
-    rows = spec["batch"]["effective"]
+    rows, chunks = spec["batch"]["effective"], spec.get("chunks") if data.roles.suite(benchmark) == "muse" else None
+    windows = f", texts in windows of {chunks['window']} tokens" if chunks else ""
     keeps = f"retain loss {retain['loss']} with weight {retain['weight']:g}" if retain else "no retain loss"
     return (
         f"{benchmark}: τ = log(ρ / (1 - ρ)) = {math.log(forget['rho'] / (1 - forget['rho'])):.4f}, {keeps}, batch "
         f"{rows} forget and {rows} retain rows, weight decay {spec['optimizer']['weight_decay']:g}, alternatives of "
         f"the {forget['alternatives']} model, a probe of {stop['trigger']} then {stop['confirm']} rows every "
-        f"{stop['every']} steps, budget {spec['epochs']} epochs."
+        f"{stop['every']} steps, budget {spec['epochs']} epochs{windows}."
     )
 
 

@@ -10,10 +10,12 @@ from lethe.paper.data import HEADLINE, REFERENCES, PaperData, Printed, Score, re
 from lethe.paper.tables import Column, Table, beside_paper
 
 PAPER = "MASC (arXiv 2606.02920)"
-PRINTED = {"tofu-forget10": "TOFU"}  # benchmarks by their names in the paper
-SCORES_IN = "Table 1"  # where the paper prints the scores of Figures 1 and 5
+PRINTED = {"tofu-forget10": "TOFU", "muse-news": "MUSE News", "muse-books": "MUSE Books"}  # by their names in the paper
+SCORES_IN = {"tofu": "Table 1", "muse": "Table 2"}  # where the paper prints the scores of a suite
 TIMES = ("time_cpu_s", "time_wall_s")
 QUESTIONS = 4  # that Table 11 shows of a benchmark
+TASKS = {"forget": "answer", "verbatim_forget": "go on", "knowledge_forget": "answer, after examples"}  # by split
+LONGEST = 240  # characters of a question; of a longer one Table 11 shows the end
 
 SPREAD = "Mean ± sample standard deviation (n-1) over training seeds; a single seed has no deviation."
 DISTANCE = (
@@ -30,14 +32,15 @@ SECONDS = (
 
 def table1(data: PaperData) -> Table:
     """Forget and utility scores and unlearning time on TOFU (MASC Table 1)."""
-    return score_table(data, suite="tofu", place=SCORES_IN)
+    return score_table(data, suite="tofu", notes=[SPREAD, DISTANCE, SECONDS])
 
 
-def score_table(data: PaperData, suite: str, place: str) -> Table:
+def score_table(data: PaperData, suite: str, notes: Sequence[str]) -> Table:
     """Scores and time of every recipe of the main model on the benchmarks of a suite, a block a benchmark."""
-    benchmarks = data.roles.benchmarks.get(suite, ())
+    place, benchmarks = SCORES_IN[suite], data.evaluated(suite)
     shown = {benchmark: shown_scores(data, benchmark) for benchmark in benchmarks}
     models = [m for b in benchmarks for m in data.reported.models(place, benchmark=PRINTED.get(b, ""))]
+    paper = f" Paper: {place}, {', '.join(models)}." if models else ""
     return Table(
         frame=stacked(_score_block(data, benchmark, shown[benchmark], place) for benchmark in benchmarks),
         keys={"recipe": "Method", "benchmark": "Benchmark", "model": "Model"},
@@ -49,10 +52,8 @@ def score_table(data: PaperData, suite: str, place: str) -> Table:
         ],
         caption=f"{PAPER}, {place}: forgetting, utility and unlearning time on {', '.join(benchmarks)}.",
         notes=[
-            f"Ours: {data.place()}. Paper: {place}, {', '.join(models)}." if models else f"Ours: {data.place()}.",
-            SPREAD,
-            DISTANCE,
-            SECONDS,
+            f"Ours: {data.place(benchmarks)}.{paper}",
+            *notes,
             *(gap for benchmark in benchmarks for gap in data.gaps(benchmark, shown[benchmark], recipes=HEADLINE)),
             *(text for benchmark in benchmarks for text in _headline_findings(data, benchmark, place)),
         ],
@@ -65,7 +66,7 @@ def _headline_findings(data: PaperData, benchmark: str, place: str) -> list[str]
     return [
         *findings.faster(data, benchmark, baselines, place, printed_as),
         *findings.closeness(data, benchmark, forgetting(data, benchmark), HEADLINE),
-        *findings.utility(data, benchmark, data.suite(benchmark).utility[0], baselines, place, printed_as),
+        *findings.utility(data, benchmark, data.suite(benchmark).shown[-1], baselines, place, printed_as),
         *findings.stop_position(data, benchmark),
         *findings.amount(data, benchmark, baselines),
         *findings.probes(data, benchmark, HEADLINE),
@@ -91,7 +92,7 @@ def score_frame(
     frame = with_distances(data, benchmark, frame, per_seed, scores)
     if against is not None:
         frame = _with_changes(frame, wide, [*(s.name for s in scores), *TIMES, *run_columns], against)
-    return frame.assign(benchmark=benchmark, model=data.roles.main)
+    return frame.assign(benchmark=benchmark, model=data.roles.main_of(benchmark))
 
 
 def _with_changes(frame: pd.DataFrame, wide: pd.DataFrame, names: Sequence[str], against: str) -> pd.DataFrame:
@@ -112,9 +113,9 @@ def _with_changes(frame: pd.DataFrame, wide: pd.DataFrame, names: Sequence[str],
 
 def _score_block(data: PaperData, benchmark: str, scores: Sequence[Score], place: str) -> pd.DataFrame:
     frame = score_frame(data, benchmark, scores, HEADLINE)
-    for name, label in [*((s.name, s.label) for s in scores), ("time_wall_s", "Time")]:
-        printed = [printed_number(data, place, label, benchmark, recipe_name(r)) for r in frame["recipe"]]
-        frame = beside_paper(frame, name, printed)
+    for score in (*scores, Score("time_wall_s", "Time")):
+        printed = [printed_score(data, place, score, benchmark, recipe_name(r)) for r in frame["recipe"]]
+        frame = beside_paper(frame, score.name, printed)
     return ordered(frame, ["recipe", "benchmark", "model"], [*(s.name for s in scores), *TIMES, "steps"])
 
 
@@ -177,32 +178,51 @@ def _chance_levels(data: PaperData, benchmark: str) -> set[str]:
 
 def table11(data: PaperData) -> Table:
     """What models answer to forget questions (MASC Table 11); answers of one seed, as they were generated."""
-    shown, rows = ("target", "retrain", "simnpo", "masc"), []
-    for benchmark in data.roles.headline.values():
-        answers: dict[tuple[int, str], dict[str, str]] = {}
-        for sample in sorted(data.summary.samples(), key=lambda sample: sample.get("seed", 0)):
-            here = sample.get("benchmark") == benchmark and sample.get("model") == data.roles.main
-            if here and sample["attack"] == "none" and sample["recipe"] in shown:
-                kept = answers.setdefault((sample["index"], sample["question"]), {"gold": sample["answer"]})
-                kept.setdefault(sample["recipe"], sample["generation"])  # the first seed's
-        rows += [
-            {"question": question, "benchmark": benchmark, **kept}
-            for (_, question), kept in sorted(answers.items())[:QUESTIONS]
-        ]
-    frame = pd.DataFrame(rows, columns=["question", "benchmark", "gold", *shown])
+    shown, benchmarks = ("target", "retrain", "simnpo", "masc"), data.corpora()
+    rows = [row for benchmark in benchmarks for row in _answers(data, benchmark, shown)]
+    frame = pd.DataFrame(rows, columns=["question", "benchmark", "task", "gold", *shown])
     same = [int((frame[recipe] == frame["gold"]).sum()) for recipe in shown]
     counts = ", ".join(f"{recipe_name(r)} {n}" for r, n in zip(shown, same, strict=True))
+    keys, texts = {"question": "Question", "benchmark": "Benchmark"}, []
+    if set(frame["task"]) - {TASKS["forget"]}:
+        keys["task"] = "Task"
+        texts = ["MUSE: texts to go on with, of which the end is shown, and questions after examples of others."]
+    else:
+        frame = frame.drop(columns="task")
     return Table(
         frame=frame,
-        keys={"question": "Question", "benchmark": "Benchmark"},
+        keys=keys,
         columns=[Column("gold", "Gold answer"), *(Column(r, recipe_name(r)) for r in shown)],
         caption=f"{PAPER}, Table 11: answers to forget questions.",
         notes=[
-            f"Ours: {data.place()}; the first questions of the forget set and the first seed of each recipe, greedy "
-            "decoding. The paper's own examples are texts that are not among the numbers shipped here.",
+            f"Ours: {data.place(benchmarks)}; the first questions of the forget set and the first seed of each recipe, "
+            "greedy decoding. The paper's own examples are texts that are not among the numbers shipped here.",
+            *texts,
             f"Of these {len(frame)} questions answered word for word as in the data: {counts}.",
         ],
     )
+
+
+def _answers(data: PaperData, benchmark: str, shown: Sequence[str]) -> list[dict[str, str]]:
+    """The first questions of a benchmark, as many of each task, with the gold answer and the first seed's of every
+    recipe."""
+    tasks: dict[str, dict[tuple[int, str], dict[str, str]]] = {}
+    for sample in sorted(data.summary.samples(), key=lambda sample: sample.get("seed", 0)):
+        here = sample.get("benchmark") == benchmark and sample.get("model") == data.roles.main_of(benchmark)
+        task = TASKS.get(sample.get("split", "forget"))
+        if here and task and sample["attack"] == "none" and sample["recipe"] in shown:
+            answers = tasks.setdefault(task, {})
+            kept = answers.setdefault((sample["index"], sample["question"]), {"gold": sample["answer"]})
+            kept.setdefault(sample["recipe"], sample["generation"])
+    return [
+        {"question": _end(question), "benchmark": benchmark, "task": task, **kept}
+        for task, answers in tasks.items()
+        for (_, question), kept in sorted(answers.items())[: QUESTIONS // len(tasks)]
+    ]
+
+
+def _end(question: str) -> str:
+    return question if len(question) <= LONGEST else "… " + question[-LONGEST:].partition(" ")[2]
 
 
 def score_columns(scores: Iterable[Score], change: str | None = None) -> list[Column]:
@@ -211,6 +231,8 @@ def score_columns(scores: Iterable[Score], change: str | None = None) -> list[Co
         Column(
             s.name,
             s.label,
+            digits=s.digits,
+            paper_digits=s.digits,
             also=(
                 *((("_distance_to_retrain", "to retrain"),) if s.overshoots else ()),
                 *((("_change", change),) if change else ()),
@@ -224,14 +246,14 @@ def score_columns(scores: Iterable[Score], change: str | None = None) -> list[Co
 def forgetting(data: PaperData, benchmark: str) -> list[Score]:
     """The scores whose distances to Retrain are averaged: the paper's, and value recall where the data have values."""
     probes = [s for s in shown_scores(data, benchmark) if s.metric == "forget.value_recall"]
-    return [*data.suite(benchmark).forget, *probes]
+    return [*(s for s in data.suite(benchmark).shown if s.overshoots), *probes]
 
 
 def shown_scores(data: PaperData, benchmark: str) -> list[Score]:
     """The scores the paper has, and those probes that this summary has values for."""
     suite = data.suite(benchmark)
-    rows = data.summary.select(benchmark=benchmark, model=data.roles.main, attack="none").dropna(subset="value")
-    return [*suite.forget, *suite.utility, *(s for s in suite.probes if s.metric in set(rows["metric"]))]
+    rows = data.summary.select(benchmark=benchmark, model=data.roles.main_of(benchmark), attack="none")
+    return [*suite.shown, *(s for s in suite.probes if s.metric in set(rows.dropna(subset="value")["metric"]))]
 
 
 def _has_values(data: PaperData, benchmark: str, score: Score) -> bool:
@@ -242,6 +264,10 @@ def printed_number(
     data: PaperData, place: str, metric: str, benchmark: str, method: str, **where: str
 ) -> Printed | None:
     return data.reported.find(place, metric, benchmark=PRINTED.get(benchmark, ""), method=method, **where)
+
+
+def printed_score(data: PaperData, place: str, score: Score, benchmark: str, method: str) -> Printed | None:
+    return data.reported.score(place, score, benchmark=PRINTED.get(benchmark, ""), method=method)
 
 
 def with_distances(
@@ -259,7 +285,17 @@ def with_distances(
 def ordered(frame: pd.DataFrame, keys: Sequence[str], names: Sequence[str]) -> pd.DataFrame:
     """Key columns first, then what belongs to each score, then the number of seeds."""
     suffixes = ["_mean", "_std", "_paper", "_paper_std", "_paper_mark"]
-    suffixes += ["_delta_mean", "_delta_std", "_distance_to_retrain", "_change", "_change_lo", "_change_hi"]
+    suffixes += [
+        "_delta_mean",
+        "_delta_std",
+        "_delta_paper",
+        "_kept_mean",
+        "_kept_std",
+        "_distance_to_retrain",
+        "_change",
+        "_change_lo",
+        "_change_hi",
+    ]
     columns = [*keys, *(name + suffix for name in names for suffix in suffixes), "n_seeds"]
     return frame[[c for c in columns if c in frame]]
 

@@ -56,6 +56,7 @@ LOOKS = {
     "graddiff": Look("#E69F00", "^", "--", "//"),
     "npo": Look("#F0E442", "s", (0, (3, 1, 1, 1, 1, 1)), "oo"),
     "npo-klr": Look("#0072B2", "D", "-.", "\\\\"),
+    "task-vector": Look("#7A7A00", "<", (0, (4, 2)), "||"),
     "rmu": Look("#CC79A7", "P", (0, (1, 2)), "++"),
     "simnpo": Look("#009E73", "h", (0, (4, 1, 1, 1)), "xx"),
     "masc": Look("#D55E00", "o", "-", ""),
@@ -66,7 +67,7 @@ LOOKS = {
     "graddiff-lora": Look("#E69F00", "^", "--", "//"),
     "masc-full": Look("#8C3A00", "d", (0, (6, 1, 1, 1)), "--"),
 }
-_OTHERS = [Look("#56B4E9", marker, line, "||") for line in ("--", "-.") for marker in ("<", ">", "p", "H", "8")]
+_OTHERS = [Look("#56B4E9", marker, line, "||") for line in ("--", "-.") for marker in (">", "p", "H", "8")]
 
 
 def looks(recipes: Sequence[str]) -> dict[str, Look]:

@@ -23,7 +23,8 @@ class Column:
 
     It prints `{name}_mean ± {name}_std`, or `{name}` with `[{name}_lo, {name}_hi]` where there are such columns, in
     `digits` decimals, a text as it is; `also` adds columns beside it, each (suffix, heading), printed likewise. The
-    paper's `{name}_paper` and `{name}_paper_std` make a row of their own below, in `paper_digits` decimals. Where
+    paper's `{name}_paper` and `{name}_paper_std` make a row of their own below, in `paper_digits` decimals, and so does
+    what it prints of `also`. Where
     `tiny`, numbers that these decimals would round to zero, such as p-values, print as powers of ten.
     """
 
@@ -110,10 +111,12 @@ def _ours(record: Mapping[str, Any], column: Column) -> list[str]:
 
 
 def _paper(record: Mapping[str, Any], column: Column) -> list[str]:
-    value, std = record.get(f"{column.name}_paper"), record.get(f"{column.name}_paper_std")
-    mark = record.get(f"{column.name}_paper_mark") or ""
-    text = _spread(value, std, column.paper_digits, column.tiny)
-    return [f"{text}{mark}" if text else "", *("" for _ in column.also)]
+    texts = []
+    for name in (column.name, *(column.name + suffix for suffix, _ in column.also)):
+        value, std = record.get(f"{name}_paper"), record.get(f"{name}_paper_std")
+        text = _spread(value, std, column.paper_digits, column.tiny)
+        texts.append(text + (record.get(f"{name}_paper_mark") or "") if text else "")
+    return texts
 
 
 def _quantity(record: Mapping[str, Any], name: str, digits: int, tiny: bool) -> str:
@@ -206,7 +209,7 @@ _TEX = str.maketrans({
     "\\": r"\textbackslash{}", "%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": "$<$", ">": "$>$", "|": "$|$", "±": r"$\pm$",
     "×": r"$\times$", "†": r"$\dagger$", "Δ": r"$\Delta$", "α": r"$\alpha$", "β": r"$\beta$", "η": r"$\eta$",
-    "λ": r"$\lambda$", "ρ": r"$\rho$", "τ": r"$\tau$", "²": "$^2$", "–": "--",
+    "…": r"\ldots{}", "λ": r"$\lambda$", "ρ": r"$\rho$", "τ": r"$\tau$", "²": "$^2$", "–": "--",
 })  # fmt: skip
 
 
