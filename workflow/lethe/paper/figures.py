@@ -74,9 +74,7 @@ def bars(ax: Axes, rows: pd.DataFrame, looks: Mapping[str, Look], unit: str) -> 
     ax.grid(False, axis="y")
 
 
-def radar(
-    ax: Axes, rows: pd.DataFrame, axes: Sequence[str], looks: Mapping[str, Look], small: bool = False
-) -> None:
+def radar(ax: Axes, rows: pd.DataFrame, axes: Sequence[str], looks: Mapping[str, Look], small: bool = False) -> None:
     """A polygon a recipe over the named axes, all from 0 to 1 outwards. rows: recipe, axis, mean. small: every second
     ring has its number."""
     angles = np.linspace(0, 2 * math.pi, len(axes), endpoint=False)
