@@ -1,7 +1,9 @@
+from fnmatch import fnmatch
+
 import pandas as pd
 import pytest
 
-from lethe.analysis.compare import Tolerance, compare_tables
+from lethe.analysis.compare import TOLERANCES, Tolerance, compare_tables
 
 TABLE = {
     "recipe": ["ga", "masc"], "1-forget.prob_mean": [0.60, 0.70], "1-forget.prob_std": [0.01, None],
@@ -88,3 +90,11 @@ def test_tolerances_can_be_given(folders):
     ours, expected = folders(put("1-forget.prob_mean", 0, 0.61))
     assert len(compare_tables(ours, expected, [Tolerance("*")])) == 1
     assert compare_tables(ours, expected, [Tolerance("*", relative=0.1)]) == []
+
+
+@pytest.mark.parametrize(
+    ("column", "allowed"), [("verbmem.forget_mean", 5), ("verbmem.forget_kept_mean", 0.05), ("forget.prob_mean", 0.05)]
+)
+def test_scores_of_a_hundred_have_room_of_their_own(column, allowed):
+    tolerance = next(t for t in TOLERANCES if fnmatch(column, t.columns))
+    assert (tolerance.absolute, tolerance.relative) == (allowed, 0)

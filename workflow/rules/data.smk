@@ -1,5 +1,6 @@
 # Data: the only rules, with the models' downloads, that may talk to a hub.
 
+
 rule prepare_language:
     output:
         data=directory(paths.data(SCALE.name, "{language}")),

@@ -32,6 +32,11 @@ TOLERANCES = (
     Tolerance("C", relative=0.10),
     Tolerance("alpha*", absolute=0.05),
     Tolerance("r2", absolute=0.10),
+    Tolerance("*_kept*", absolute=0.05),
+    *(
+        Tolerance(f"{name}*", absolute=5)
+        for name in ("verbmem", "knowmem", "privleak", "scalability", "sustainability")
+    ),
     Tolerance("*", absolute=0.05),
 )
 
