@@ -38,13 +38,13 @@ def test_a_released_target_is_evaluated_once_and_never_trained(plan_of):
 
 
 def test_requests_in_sequence_start_from_the_run_of_the_same_recipe_and_seed(plan_of):
-    jobs = plan_of("scale=smoke").split("\n\n")
+    jobs = plan_of("scale=mini").split("\n\n")
     job = next(job for job in jobs if "/runs/muse-news-sust-3/t128/simnpo/s0/weights" in job and "unlearn" in job)
-    start = "results/smoke/runs/muse-news-sust-2/t128/simnpo/s{}/weights"
+    start = "results/mini/runs/muse-news-sust-2/t128/simnpo/s{}/weights"
     assert start.format(0) in re.search(r"input: (.*)", job)[1] and f"--model {start.format('{seed}')}" in job
     assert "--retrain" not in job  # SimNPO has no stop rule to calibrate
     masc = next(job for job in jobs if "/runs/muse-news-sust-3/t128/masc/s0/weights" in job and "unlearn" in job)
-    assert "--retrain results/smoke/runs/muse-news/t128/retrain/s0/weights" in masc
+    assert "--retrain results/mini/runs/muse-news/t128/retrain/s0/weights" in masc
 
 
 def test_a_released_retrained_model_is_fetched_and_a_benchmark_may_use_another_ones(plan_of):
