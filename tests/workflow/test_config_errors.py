@@ -29,7 +29,7 @@ def test_a_wrong_option(project, option, line):
     ("file", "old", "new", "line"),
     [
         ("studies/masc.yaml", "masc-base", "masc-bass", "lethe: config/recipes.yaml: no recipe 'masc-bass' (has: "),
-        ("studies/masc.yaml", "[none, bnb-fp4, rtn4]", "[none, rtn5]", "lethe: attack: expected one of "),
+        ("studies/masc.yaml", "[bnb-int8, rtn8, rtn3]", "[none, rtn5]", "lethe: attack: expected one of "),
         (
             "recipes.yaml",
             "eta: 0.25,",

@@ -29,8 +29,8 @@ def test_an_edited_evaluation_trains_nothing(done):
 def test_a_changed_learning_rate_reruns_that_recipe_alone(done):
     done.edit(
         "config/recipes.yaml",
-        "forget: {weight: 1.0}, optimizer: {lr: 8.0e-4}",
-        "forget: {weight: 1.0}, optimizer: {lr: 9.0e-4}",
+        "optimizer: {lr: 8.0e-4}\n      news: {epochs: 4, optimizer: {lr: 1.6e-3}, forget: {weight: 1.0}}",
+        "optimizer: {lr: 9.0e-4}\n      news: {epochs: 4, optimizer: {lr: 1.6e-3}, forget: {weight: 1.0}}",
     )
     jobs = done.jobs()
     assert jobs["unlearn_s0"] == jobs["evaluate_s0_none_rtn4"] == 1
