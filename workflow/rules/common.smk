@@ -195,6 +195,7 @@ FINETUNED = {
 UNLEARNED = {run: seeds for run, seeds in RUNS.items() if RECIPE[run].unlearns}
 GIVEN = [f"{name}/{corpus}" for name, model in SCALE.models.items() for corpus in model.targets]
 TARGETS = {target: seeds for target, seeds in seeds_by_target().items() if target not in GIVEN}
+LANGUAGES = {name: source for name in ("world", "library") if (source := getattr(SCALE, name)) is not None}
 TINY = [name for name, model in SCALE.models.items() if isinstance(model.base, TinySource)]
 
 
@@ -212,7 +213,6 @@ def digest(*parts):
     return content.hexdigest()
 
 
-LANGUAGES = {name: source for name in ("world", "library") if (source := getattr(SCALE, name)) is not None}
 DATA_CODE = (
     "data/prepare.py",
     "data/tofu.py",

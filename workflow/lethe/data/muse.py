@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lethe.config import Excerpts
 from lethe.errors import LetheError
 from lethe.files import read_jsonl
 
@@ -40,7 +41,7 @@ PARTS = {
     **{f"{config}_{k}": (config, (f"forget_{k}",), TEXT) for config in ("scal", "sust") for k in range(1, 5)},
 }
 NEEDED = ("forget", "retain1")
-EXCERPTS = {"count": 100, "prompt": 650, "continuation": 80, "member": 1000}  # count in excerpts, the rest in words
+EXCERPTS = Excerpts().model_dump()  # count in excerpts, the rest in words
 
 
 @dataclass(frozen=True)
